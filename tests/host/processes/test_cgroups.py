@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.host import groups
-from holdfast.host.groups import Groups
+from holdfast.host.processes import cgroups
+from holdfast.host.processes.cgroups import Groups
 
 UNIT = "/app.slice/holdfast-nursery.service"
 
@@ -17,9 +17,9 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     where = {"self": "/app.slice/holdfast-host.service", 7: UNIT}
     for path in where.values():
         (tmp_path / path[1:]).mkdir(parents=True)
-    monkeypatch.setattr(groups, "_mounted", lambda: (str(tmp_path), "/"))
-    monkeypatch.setattr(groups, "_of", lambda pid: where.get(pid, ""))
-    monkeypatch.setattr(groups, "_is_ours", lambda path: path != str(tmp_path))
+    monkeypatch.setattr(cgroups, "_mounted", lambda: (str(tmp_path), "/"))
+    monkeypatch.setattr(cgroups, "_of", lambda pid: where.get(pid, ""))
+    monkeypatch.setattr(cgroups, "_is_ours", lambda path: path != str(tmp_path))
     return tmp_path
 
 
@@ -33,7 +33,10 @@ def test_sessions_have_their_groups_in_the_nurserys_unit(tree: Path) -> None:
 
 
 def test_the_group_of_a_unit_is_its_managers_to_make(tree: Path) -> None:
-    """While the unit is down its group may be gone; then the session's is elsewhere, and nobody makes what systemd would find in its way."""
+    """While the unit is down, its group may be gone.
+
+    Then the session's group is elsewhere, and the host makes no directory in the way of systemd.
+    """
     made = Groups("/home/x")
     made.beside(7, True)
     (tree / UNIT[1:]).rmdir()
@@ -51,10 +54,10 @@ def test_a_unit_is_not_taken_for_the_group_of_a_home(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    monkeypatch.setattr(groups, "_write", lambda path, text: written.append(path))
+    monkeypatch.setattr(cgroups, "_write", lambda path, text: written.append(path))
     made = Groups("/home/x")
     made.leave()
     assert not written, "a host in its unit stays there"
-    monkeypatch.setattr(groups, "_of", lambda pid: f"{UNIT}/{made.name}/session")
+    monkeypatch.setattr(cgroups, "_of", lambda pid: f"{UNIT}/{made.name}/session")
     made.leave()
     assert written == [f"{tree}{UNIT}/cgroup.procs"]

@@ -1,4 +1,4 @@
-"""One look at what a session is made of, with real processes: what they hold, who talks to whom, and what could not be seen."""
+"""The graph of a session with real processes: descriptors, connections and unreadable parts."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.host.ordinary_user import ordinary_user
 
-from holdfast.core.graph import File, Graph, subtree
-from holdfast.host import graph as graphs
-from holdfast.host.graph import look
-from holdfast.host.signalling import deliver
+from holdfast.core.session.graph import File, Graph, subtree
+from holdfast.host.processes import graph as graphs
+from holdfast.host.processes.graph import look
+from holdfast.host.requests.signals import deliver
+from tests.support.ordinary_user import ordinary_user
 
 ME = os.getpid()
 
 
 @contextlib.contextmanager
 def python(code: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A child that says a line when it is ready, and lives as long as the block."""
+    """A child that prints a line when ready, and lives as long as the block."""
     with subprocess.Popen(
         [sys.executable, "-c", code + "\nprint('ready', flush=True)\nimport sys; sys.stdin.read()"],
         stdin=subprocess.PIPE,
@@ -38,11 +38,22 @@ def python(code: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def never(pid: int) -> None:
-    """Nobody knows who started it."""
+    """The originator of the process is unknown."""
 
 
 def files_of(graph: Graph, pid: int) -> dict[str, File]:
     return {os.path.basename(f.path): f for f in graph.files if f.pid == pid}
+
+
+def test_s2_a_process_that_is_not_dumpable_has_its_own_uid() -> None:
+    """Like the init of a contained session. The kernel gives all its files in /proc to root."""
+    with ordinary_user() as user:
+        become = f"os.setgid({user.gid}); os.setuid({user.uid})"
+        hide = "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)"
+        with python(f"import ctypes, os; {become}; {hide}") as child:
+            assert os.stat(f"/proc/{child.pid}/status").st_uid == 0
+            (one,) = [p for p in look(ME, ME).processes if p.pid == child.pid]
+            assert one.uid == user.uid
 
 
 def test_s2_open_files_have_offset_mode_and_locks(tmp_path: Path) -> None:
@@ -51,7 +62,8 @@ def test_s2_open_files_have_offset_mode_and_locks(tmp_path: Path) -> None:
 import os, fcntl
 os.chdir({str(tmp_path)!r})
 r = os.open("read", os.O_RDONLY); os.read(r, 4)
-w = os.open("write", os.O_RDWR | os.O_CREAT); os.write(w, b"abc"); fcntl.lockf(w, fcntl.LOCK_EX, 10, 5)
+w = os.open("write", os.O_RDWR | os.O_CREAT); os.write(w, b"abc")
+fcntl.lockf(w, fcntl.LOCK_EX, 10, 5)
 a = os.open("append", os.O_WRONLY | os.O_CREAT | os.O_APPEND); fcntl.flock(a, fcntl.LOCK_SH)
 g = os.open("gone", os.O_WRONLY | os.O_CREAT); os.unlink("gone")
 n = os.open("name (deleted)", os.O_WRONLY | os.O_CREAT)
@@ -118,10 +130,11 @@ def test_s2_pipes_name_both_ends() -> None:
             os.killpg(child.pid, signal.SIGKILL)
 
 
-def test_s2_sockets_listening_and_connected_with_what_is_unread(tmp_path: Path) -> None:
+def test_s2_sockets_listening_and_connected_with_unread_bytes(tmp_path: Path) -> None:
     with python(f"""
 import socket
-l = socket.create_server(("127.0.0.1", 0)); c = socket.create_connection(l.getsockname()); s, _ = l.accept()
+l = socket.create_server(("127.0.0.1", 0))
+c = socket.create_connection(l.getsockname()); s, _ = l.accept()
 c.sendall(b"unread")
 u = socket.socket(socket.AF_UNIX); u.bind({str(tmp_path / "door")!r}); u.listen()
 d = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); d.bind(("127.0.0.1", 0))
@@ -150,7 +163,7 @@ n = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 0)
 
 
 def test_s2_a_daemon_that_left_its_session_is_a_member_and_not_on_the_terminal() -> None:
-    """Of the tree: this process is no subreaper, so the daemon is made one level below one that is."""
+    """This process is no subreaper, so the test starts the daemon below a child that is one."""
     code = """
 import ctypes, os, sys, time
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
@@ -172,7 +185,7 @@ os.wait()
         os.kill(found[0].pid, signal.SIGKILL)
 
 
-def test_what_vanishes_or_died_is_no_error() -> None:
+def test_a_process_that_vanishes_or_died_is_no_error() -> None:
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     zombie = next(p for p in look(ME, ME).processes if p.pid == child.pid)
@@ -181,7 +194,7 @@ def test_what_vanishes_or_died_is_no_error() -> None:
     assert all(p.pid != child.pid for p in look(ME, ME, lambda: {child.pid}).processes)
 
 
-def test_a_graph_has_a_limit_and_says_what_it_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_has_a_limit_and_counts_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "DESCRIPTORS_MAX", 3)
     with python("import os; x = [os.open('/', 0) for _ in range(9)]") as child:
         graph = look(child.pid, child.pid, lambda: {child.pid})
@@ -198,9 +211,13 @@ def test_a_lock_line_that_is_odd_is_left_out() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
-def test_s2_what_another_account_holds_is_named_as_unreadable() -> None:
+def test_s2_processes_of_another_account_are_marked_unreadable() -> None:
     with ordinary_user() as user, python("") as child:
-        code = f"from holdfast.host.graph import look; g = look(1, 1, lambda: {{{child.pid}}}); print([p.pid for p in g.processes if p.pid == {child.pid}], list(g.unreadable).count({child.pid}))"
+        code = (
+            "from holdfast.host.processes.graph import look; g = look(1, 1, lambda: "
+            f"{{{child.pid}}}); print([p.pid for p in g.processes if p.pid == {child.pid}], "
+            f"list(g.unreadable).count({child.pid}))"
+        )
         done = user.run([user.python("cryptography"), "-c", code])
         assert done is not None and done.stdout.split() == [f"[{child.pid}]", "1"], done
 
@@ -234,7 +251,7 @@ print("ready", flush=True); sys.stdin.read()
 
 
 def test_fcntl_is_what_the_kernel_calls_posix() -> None:
-    """The words of /proc are the kernel's: that a lock of ours is among them shows that they are read rightly."""
+    """The kernel chooses the words in /proc; a lock of ours among them shows a correct reading."""
     fd = os.open("/proc/self/exe", os.O_RDONLY)
     try:
         fcntl.lockf(fd, fcntl.LOCK_SH)
@@ -248,7 +265,7 @@ def test_fcntl_is_what_the_kernel_calls_posix() -> None:
         os.close(fd)
 
 
-def test_p5_who_was_gone_already_does_not_count_as_reached() -> None:
+def test_p5_a_process_that_had_ended_does_not_count_as_reached() -> None:
     with python("") as child:
         (one,) = (p for p in look(ME, ME, files=False).processes if p.pid == child.pid)
         gone = one._replace(pid=child.pid + 1, ppid=child.pid, start=one.start + 1)

@@ -1,4 +1,4 @@
-"""What counts as held up: a thread that has not run, though nobody stopped it and nothing else needed the processor."""
+"""A thread hangs if it has not run, although it was not stopped and a processor was free."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.host import heldup
-from holdfast.host.heldup import HeldUp, ran, slow
+from holdfast.host.processes import loop_watchdog
+from holdfast.host.processes.loop_watchdog import HeldUp, ran, slow
 
 
 def test_a_thread_that_waits_has_not_run_and_one_that_works_has() -> None:
@@ -41,16 +41,16 @@ def test_a_thread_that_waits_has_not_run_and_one_that_works_has() -> None:
 def test_a4_a_loop_that_does_not_come_back_from_reading_is_replaced_and_the_session_is_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heldup, "LOOK_S", 0.01)
-    monkeypatch.setattr(heldup, "HELD_S", 0.05)
-    session = cast(Any, SimpleNamespace(id="s1", memory=str(tmp_path)))
-    watch, replaced, wait = HeldUp(), threading.Event(), os.pipe()
-    watch.replace = replaced.set
+    monkeypatch.setattr(loop_watchdog, "LOOK_S", 0.01)
+    monkeypatch.setattr(loop_watchdog, "HELD_S", 0.05)
+    session = cast(Any, SimpleNamespace(id="s1", host_only_directory=str(tmp_path)))
+    replaced, wait = threading.Event(), os.pipe()
+    watch = HeldUp(replaced.set)
 
     def loop() -> None:
         watch.begin(session)
         watch.reading, watch.turn = session, 1
-        os.read(wait[0], 1)  # what does not come back
+        os.read(wait[0], 1)  # a read that does not return
 
     thread = threading.Thread(target=loop)
     thread.start()
@@ -63,11 +63,11 @@ def test_a4_a_loop_that_does_not_come_back_from_reading_is_replaced_and_the_sess
             os.close(end)
 
 
-def test_what_is_read_within_another_reading_is_told_apart(tmp_path: Path) -> None:
+def test_nested_reads_are_told_apart(tmp_path: Path) -> None:
     watch, one, other = (
         HeldUp(),
-        cast(Any, SimpleNamespace(id="s1", memory=str(tmp_path))),
-        cast(Any, SimpleNamespace(id="s2", memory=str(tmp_path))),
+        cast(Any, SimpleNamespace(id="s1", host_only_directory=str(tmp_path))),
+        cast(Any, SimpleNamespace(id="s2", host_only_directory=str(tmp_path))),
     )
     with watch.reads(one):
         turn = watch.turn
@@ -78,7 +78,10 @@ def test_what_is_read_within_another_reading_is_told_apart(tmp_path: Path) -> No
 
 
 def test_a_session_that_held_up_a_host_is_known_to_the_next(tmp_path: Path) -> None:
-    session, watch = cast(Any, SimpleNamespace(id="s1", memory=str(tmp_path))), HeldUp()
+    session, watch = (
+        cast(Any, SimpleNamespace(id="s1", host_only_directory=str(tmp_path))),
+        HeldUp(),
+    )
     (tmp_path / "slow").touch()
     watch.begin(session)
     assert watch.slow(session)

@@ -1,16 +1,19 @@
-"""Real programs on real terminals, and what the kernel says about them."""
+"""Real programs on real terminals, and the kernel's view of them."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
 import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,19 +21,22 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.host.ordinary_user import ordinary_user
 
-from holdfast.core.attention import Attention, AttentionKind, TtyWait, classify
-from holdfast.host import observe, ttywait
-from holdfast.host.observe import Liveness, ProcessId
+from holdfast.core.session.attention import Attention, AttentionKind, TtyWait, classify
+from holdfast.host.processes import proc_scan, tty_wait
+from holdfast.host.processes.process import Stat, boot_id, parse_stat, read_argv, read_stat
+from holdfast.host.processes.tty_wait import blocked_on_tty, tty_rdev_of
+from tests.support.keeper import until
+from tests.support.ordinary_user import ordinary_user
 
 DEADLINE_S = 120.0
+UNIX98_SLAVE_MAJOR, TIOCGPTN = 136, 0x80045430
 BASH = ["bash", "--norc", "--noprofile", "-i"]
 PYTHON = sys.executable
 
 
 class Terminal:
-    """A program that leads its own session on a fresh PTY; this process is the root of the tree."""
+    """A program that leads a session on a fresh PTY; this process is the root of the tree."""
 
     def __init__(self, argv: list[str]) -> None:
         self.output = b""
@@ -63,15 +69,29 @@ class Terminal:
         self.until(lambda: text.encode() in self.output, lambda: text)
 
     def attention(self, prompt: bool | None = None, shell: bool = True) -> Attention:
-        return observe.attention(self.master, os.getpid(), self.pid if shell else None, prompt)
+        local = termios.tcgetattr(self.master)[3]
+        mode = proc_scan.TerminalMode(
+            bool(local & termios.ICANON),
+            bool(local & termios.ECHO),
+            os.tcgetpgrp(self.master) or None,
+        )
+        everyone = proc_scan.descendants(os.getpid())
+        shell_pid = self.pid if shell else None
+        return classify(proc_scan.terminal_facts(mode, self.rdev, shell_pid, prompt, everyone))
 
-    def foreground(self) -> list[observe.Process]:
-        return observe.foreground(os.getpid(), observe.terminal_mode(self.master).fg_pgrp or 0)
+    @property
+    def rdev(self) -> int:
+        """The device number of the slave end."""
+        number = struct.unpack("I", fcntl.ioctl(self.master, TIOCGPTN, bytes(4)))[0]
+        return os.makedev(UNIX98_SLAVE_MAJOR, number)
+
+    def foreground(self) -> list[Stat]:
+        return proc_scan.group(proc_scan.descendants(os.getpid()), os.tcgetpgrp(self.master))
 
     def until_attention(
         self, kind: AttentionKind, program: str, prompt: bool | None = None, shell: bool = True
     ) -> Attention:
-        """Until `program` is in the foreground and the terminal is seen as `kind`; then it must stay so."""
+        """Waits until `program` is in the foreground and the terminal is `kind`, and stays so."""
         seen: list[Attention] = []
 
         def reached() -> bool:
@@ -89,12 +109,19 @@ class Terminal:
         return seen[-1]
 
     def close(self) -> None:
-        everyone = [one.pid for one in observe.descendants(os.getpid()) if one.session == self.pid]
+        everyone = [
+            one.pid for one in proc_scan.descendants(os.getpid()) if one.session == self.pid
+        ]
         for pid in [*everyone, self.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         os.close(self.master)
         os.waitpid(self.pid, 0)
+
+
+def port_listening(root: int, port: int) -> proc_scan.Socket | None:
+    pids = [one.pid for one in proc_scan.descendants(root)]
+    return next((one for one in proc_scan.listening(pids) if one.port == port), None)
 
 
 @contextlib.contextmanager
@@ -108,14 +135,14 @@ def terminal(argv: list[str]) -> Iterator[Terminal]:
 
 @contextlib.contextmanager
 def script(text: str, *args: str) -> Iterator[subprocess.Popen[str]]:
-    """A python program of ours with pipes on both sides; killed, with all below it, at the end."""
+    """A Python program with pipes on both sides; killed at the end with all its descendants."""
     running = subprocess.Popen(
         [PYTHON, "-c", text, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         yield running
     finally:
-        for one in observe.descendants(running.pid):
+        for one in proc_scan.descendants(running.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one.pid, signal.SIGKILL)
         running.kill()
@@ -127,7 +154,7 @@ def line_of(running: subprocess.Popen[str]) -> str:
     return running.stdout.readline().strip()
 
 
-# --- what the terminal waits for ----------------------------------------------------------------------------
+# --- the wait of the terminal ---------------------------------------------------------------------
 
 NESTED_EPOLL = (
     "from select import epoll; e, f = epoll(), epoll(); f.register(0, 1); e.register(f); e.poll()"
@@ -150,7 +177,8 @@ CASES: list[tuple[str, AttentionKind, str]] = [
     ("top", AttentionKind.INPUT, "top"),
     ("node", AttentionKind.INPUT, "node"),
     (
-        f"{PYTHON} -c 'import threading as t, sys; t.Thread(target=input).start(); t.Event().wait()'",
+        f"{PYTHON} -c 'import threading as t, sys; t.Thread(target=input).start(); "
+        "t.Event().wait()'",
         AttentionKind.INPUT,
         "python",
     ),
@@ -205,7 +233,7 @@ def test_s2_a_shell_that_edits_lines_is_idle_without_marks(argv: list[str]) -> N
     with terminal(argv) as session:
         seen = session.until_attention(AttentionKind.IDLE, argv[0])
         assert seen.why == f"{argv[0]} (pid {session.pid}) is at its prompt"
-        session.type("half a li")  # typed, not entered: the prompt is still what waits
+        session.type("half a li")  # typed, not entered: the prompt still waits
         session.until_printed("half a li")
         session.until_attention(AttentionKind.IDLE, argv[0])
 
@@ -249,7 +277,8 @@ def test_s2_tmux_whose_server_reads_for_its_client(tmp_path: Path) -> None:
     inside = (
         "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1); "
         "import pty; pid, m = pty.fork(); os.environ['TERM'] = 'xterm-256color'; "
-        "pid or os.execvp('tmux', ['tmux', '-f', '/dev/null', '-S', sys.argv[1], 'new', 'sleep 600']); "
+        "pid or os.execvp('tmux', ['tmux', '-f', '/dev/null', '-S', sys.argv[1], 'new', "
+        "'sleep 600']); "
         "print(pid, flush=True)\n"
         "import select\n"
         "while select.select([m, 0], [], []):\n"
@@ -261,11 +290,12 @@ def test_s2_tmux_whose_server_reads_for_its_client(tmp_path: Path) -> None:
         client = int(line_of(keeper))
         end = time.monotonic() + DEADLINE_S
         while True:
-            found = observe.process(client)
+            found = read_stat(client)
             assert found is not None
-            rdev = observe.tty_rdev_of(found.tty_nr)
-            mode = observe.TerminalMode(icanon=False, echo=False, fg_pgrp=found.tpgid)
-            facts = observe.terminal_facts(mode, rdev, keeper.pid, None, None)
+            rdev = tty_rdev_of(found.tty_nr)
+            mode = proc_scan.TerminalMode(icanon=False, echo=False, fg_pgrp=found.tpgid)
+            everyone = proc_scan.descendants(keeper.pid)
+            facts = proc_scan.terminal_facts(mode, rdev, None, None, everyone)
             seen = classify(facts)
             if seen.kind is AttentionKind.INPUT:
                 break
@@ -281,25 +311,26 @@ def test_why_names_program_and_pid() -> None:
         seen = session.until_attention(AttentionKind.INPUT, "cat")
         leader = session.foreground()[0]
         assert seen.why == f"cat (pid {leader.pid}) reads the terminal"
-        assert leader.argv == ("cat",)
+        assert read_argv(leader.pid) == ("cat",)
 
 
-# --- one process and the terminal ---------------------------------------------------------------------------
+# --- a process and the terminal -------------------------------------------------------------------
 
 
 def test_a_stopped_reader_does_not_wait() -> None:
     with terminal(["cat"]) as session:
-        rdev = observe.terminal_rdev(session.master)
+        rdev = session.rdev
 
         def look() -> TtyWait:
-            return observe.blocked_on_tty(session.pid, rdev)
+            return blocked_on_tty(session.pid, rdev)
 
         session.until(lambda: look() is TtyWait.READ, look)
         os.kill(session.pid, signal.SIGSTOP)
         session.until(lambda: look() is TtyWait.STOPPED, look)
         os.kill(session.pid, signal.SIGCONT)
         session.until(lambda: look() is TtyWait.READ, look)
-        assert observe.blocked_on_tty(session.pid, rdev + 1) is TtyWait.NONE  # another terminal
+        # A different terminal.
+        assert blocked_on_tty(session.pid, rdev + 1) is TtyWait.NONE
         os.kill(session.pid, signal.SIGKILL)
         session.until(lambda: look() is TtyWait.GONE, look)
 
@@ -318,7 +349,8 @@ def test_a_stopped_reader_does_not_wait() -> None:
             [
                 PYTHON,
                 "-c",
-                "import os, select; r = os.pipe()[0]; os.closerange(0, 3); select.select([r], [], [])",
+                "import os, select; r = os.pipe()[0]; os.closerange(0, 3); select.select([r], [], "
+                "[])",
             ],
             TtyWait.NONE,
         ),
@@ -326,22 +358,21 @@ def test_a_stopped_reader_does_not_wait() -> None:
     ],
     ids=["cat", "vim", "sleep", "polls-a-pipe", "no-terminal", "has-a-socket"],
 )
-def test_without_the_right_to_ptrace_wchan_says_what_it_can(
+def test_without_the_right_to_ptrace_wchan_is_used(
     argv: list[str], wait: TtyWait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(task: str) -> bytes:
         raise PermissionError(1, "ptrace_scope", task)
 
-    monkeypatch.setattr(ttywait, "read_syscall", refused)
+    monkeypatch.setattr(tty_wait, "read_syscall", refused)
     with terminal(argv) as session:
-        rdev = observe.terminal_rdev(session.master)
+        rdev = session.rdev
 
         def look() -> TtyWait:
-            return observe.blocked_on_tty(session.pid, rdev)
+            return blocked_on_tty(session.pid, rdev)
 
-        def started() -> bool:  # before its exec it is a copy of this process
-            found = observe.process(session.pid)
-            return found is not None and found.argv == tuple(argv)
+        def started() -> bool:  # before the exec, the child is a copy of this process
+            return read_argv(session.pid) == tuple(argv)
 
         session.until(lambda: started() and look() is wait, look)
 
@@ -349,45 +380,30 @@ def test_without_the_right_to_ptrace_wchan_says_what_it_can(
 def test_s2_another_users_process_is_unknown() -> None:
     if os.getuid() == 0:
         pytest.skip("root may look at every process; the repetition as an ordinary user runs this")
-    assert observe.blocked_on_tty(1, os.makedev(136, 0)) is TtyWait.UNKNOWN
-    assert observe.unreadable([1, os.getpid()]) == [1]
+    assert blocked_on_tty(1, os.makedev(136, 0)) is TtyWait.UNKNOWN
+    assert proc_scan.unreadable([1, os.getpid()]) == [1]
 
 
-def test_the_mode_of_what_is_no_terminal_is_unknown() -> None:
-    with Path("/dev/null").open() as nothing:
-        assert observe.terminal_mode(nothing.fileno()) == observe.TerminalMode(None, None, None)
-
-
-# --- identity -----------------------------------------------------------------------------------------------
+# --- identity -------------------------------------------------------------------------------------
 
 
 def test_identity_of_this_process() -> None:
-    me = observe.identify(os.getpid())
-    assert me is not None
-    assert me.boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert observe.alive(me)
-    assert observe.process(os.getpid()).id == me  # type: ignore[union-attr]
+    me = read_stat(os.getpid())
+    assert me is not None and (me.pid, me.ppid) == (os.getpid(), os.getppid())
+    assert me.start == getattr(read_stat(os.getpid()), "start", None)
+    assert boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def test_zombie_and_gone_are_told_apart() -> None:
     child = subprocess.Popen(["true"])
-    who = observe.identify(child.pid)
-    assert who is not None
+    first = read_stat(child.pid)
+    assert first is not None
     end = time.monotonic() + DEADLINE_S
-    while observe.liveness(who) is Liveness.RUNNING:
+    while (now := read_stat(child.pid)) is not None and now.state != "Z":
         assert time.monotonic() < end
-    assert observe.liveness(who) is Liveness.ZOMBIE
-    assert not observe.alive(who)
+    assert now is not None and now.start == first.start
     child.wait()
-    assert observe.liveness(who) is Liveness.GONE
-    assert observe.identify(child.pid) is None
-
-
-def test_an_identity_of_another_boot_is_not_alive() -> None:
-    me = observe.identify(os.getpid())
-    assert me is not None
-    assert observe.liveness(ProcessId(me.pid, me.start, "another")) is Liveness.REBOOTED
-    assert observe.liveness(ProcessId(me.pid, me.start - 1, me.boot)) is Liveness.REUSED
+    assert read_stat(child.pid) is None
 
 
 def test_a_reused_pid_is_recognised() -> None:
@@ -395,16 +411,16 @@ def test_a_reused_pid_is_recognised() -> None:
     if os.getuid() != 0 or not last_pid.exists():
         pytest.skip("needs root and a kernel with ns_last_pid to have a pid handed out twice")
     first = subprocess.Popen(["sleep", "600"])
-    who = observe.identify(first.pid)
+    who = read_stat(first.pid)
     first.kill()
     first.wait()
     assert who is not None
-    for _ in range(200):  # somebody else on this machine may fork in between
+    for _ in range(200):  # a different program of this machine may fork in between
         last_pid.write_text(str(who.pid - 1))
         second = subprocess.Popen(["sleep", "600"])
         try:
-            if second.pid == who.pid and observe.identify(second.pid) != who:
-                assert observe.liveness(who) is Liveness.REUSED
+            now = read_stat(second.pid)
+            if second.pid == who.pid and now is not None and now.start != who.start:
                 return
         finally:
             second.kill()
@@ -419,10 +435,10 @@ def test_any_name_is_parsed(name: str) -> None:
     )
     with script(rename, name) as child:
         line_of(child)
-        found = observe.process(child.pid)
+        found = read_stat(child.pid)
         assert found is not None
         assert (found.comm, found.ppid, found.pgrp) == (name, os.getpid(), os.getpgrp())
-        assert found.argv[1:3] == ("-c", rename)
+        assert read_argv(child.pid)[1:3] == ("-c", rename)
 
 
 @given(
@@ -431,7 +447,7 @@ def test_any_name_is_parsed(name: str) -> None:
 )
 def test_parse_stat_takes_any_name(comm: bytes, numbers: list[int]) -> None:
     line = b"42 (" + comm + b") S " + b" ".join(b"%d" % number for number in numbers) + b"\n"
-    found = observe.parse_stat(line)
+    found = parse_stat(line)
     assert (found.pid, found.state, found.comm) == (42, "S", comm.decode("utf-8", "replace"))
     assert (found.ppid, found.pgrp, found.session, found.tty_nr, found.tpgid) == tuple(numbers[:5])
     assert found.start == numbers[18]
@@ -440,10 +456,10 @@ def test_parse_stat_takes_any_name(comm: bytes, numbers: list[int]) -> None:
 @given(st.binary(max_size=200))
 def test_parse_stat_refuses_garbage_with_value_or_index_error(data: bytes) -> None:
     with contextlib.suppress(ValueError, IndexError):
-        observe.parse_stat(data)
+        parse_stat(data)
 
 
-# --- the tree -----------------------------------------------------------------------------------------------
+# --- the tree -------------------------------------------------------------------------------------
 
 REAPER = """
 import ctypes, os, sys
@@ -470,16 +486,14 @@ sys.stdin.read()
     )
     with script(daemon) as keeper:
         pid, port = (int(word) for word in line_of(keeper).split())
-        found = {one.pid: one for one in observe.descendants(keeper.pid)}
+        found = {one.pid: one for one in proc_scan.descendants(keeper.pid)}
         assert found[pid].ppid == keeper.pid
         assert found[pid].session not in (keeper.pid, os.getsid(0))
-        assert observe.port_listening(keeper.pid, port) == observe.Socket(
-            pid, "tcp", "127.0.0.1", port
-        )
-        assert observe.port_listening(keeper.pid, port + 1 if port < 65535 else 1) is None
+        assert port_listening(keeper.pid, port) == proc_scan.Socket(pid, "tcp", "127.0.0.1", port)
+        assert port_listening(keeper.pid, port + 1 if port < 65535 else 1) is None
         os.kill(pid, signal.SIGKILL)
         end = time.monotonic() + DEADLINE_S
-        while observe.port_listening(keeper.pid, port) is not None:
+        while port_listening(keeper.pid, port) is not None:
             assert time.monotonic() < end
 
 
@@ -492,34 +506,34 @@ def test_s2_http_server_of_the_standard_library() -> None:
     )
     try:
         port = int(line_of(server).split(" port ")[1].split()[0])
-        found = observe.port_listening(os.getpid(), port)
-        assert found == observe.Socket(server.pid, "tcp", "127.0.0.1", port)
+        found = port_listening(os.getpid(), port)
+        assert found == proc_scan.Socket(server.pid, "tcp", "127.0.0.1", port)
     finally:
         server.kill()
         server.communicate()
-    assert observe.port_listening(os.getpid(), port) is None
+    assert port_listening(os.getpid(), port) is None
 
 
 def test_listening_knows_ipv6_and_unix(tmp_path: Path) -> None:
     with socket.socket() as four, socket.socket(socket.AF_UNIX) as unix:
         four.bind(("127.0.0.1", 0))
         assert not [
-            one for one in observe.listening([os.getpid()]) if one.port == four.getsockname()[1]
+            one for one in proc_scan.listening([os.getpid()]) if one.port == four.getsockname()[1]
         ]
         four.listen()
         unix.bind(str(tmp_path / "a socket"))
         unix.listen()
-        found = observe.listening([os.getpid()])
-        assert observe.Socket(os.getpid(), "tcp", "127.0.0.1", four.getsockname()[1]) in found
-        assert observe.Socket(os.getpid(), "unix", str(tmp_path / "a socket"), None) in found
+        found = proc_scan.listening([os.getpid()])
+        assert proc_scan.Socket(os.getpid(), "tcp", "127.0.0.1", four.getsockname()[1]) in found
+        assert proc_scan.Socket(os.getpid(), "unix", str(tmp_path / "a socket"), None) in found
     with socket.socket(socket.AF_INET6) as six:
         try:
             six.bind(("::1", 0))
         except OSError as reason:
             pytest.skip(f"no IPv6 here: {reason}")
         six.listen()
-        wanted = observe.Socket(os.getpid(), "tcp6", "::1", six.getsockname()[1])
-        assert wanted in observe.listening([os.getpid()])
+        wanted = proc_scan.Socket(os.getpid(), "tcp6", "::1", six.getsockname()[1])
+        assert wanted in proc_scan.listening([os.getpid()])
 
 
 def test_listening_looks_into_other_network_namespaces() -> None:
@@ -538,7 +552,7 @@ def test_listening_looks_into_other_network_namespaces() -> None:
         said = line_of(inside)
         if not said:
             pytest.skip("no network namespace for this user here")
-        found = observe.port_listening(os.getpid(), int(said))
+        found = port_listening(os.getpid(), int(said))
         assert found is not None
         assert found.address == "0.0.0.0"
     finally:
@@ -551,28 +565,33 @@ def test_descendants_in_order_with_their_fields() -> None:
         session.until_attention(AttentionKind.IDLE, "bash")
         session.type("sh -c 'sleep 600; true' & cat\n")
         session.until_attention(AttentionKind.INPUT, "cat")
-        below = observe.descendants(session.pid)
+
+        def running() -> list[str]:
+            return sorted(one.comm for one in proc_scan.descendants(session.pid))
+
+        session.until(lambda: running() == ["cat", "sh", "sleep"], running)
+        below = proc_scan.descendants(session.pid)
         names = [one.comm for one in below]
-        assert sorted(names) == ["cat", "sh", "sleep"]
         assert names.index("sh") < names.index("sleep")
         by_name = {one.comm: one for one in below}
-        assert by_name["sleep"].argv == ("sleep", "600")
+        assert read_argv(by_name["sleep"].pid) == ("sleep", "600")
         assert by_name["sleep"].ppid == by_name["sh"].pid
         assert by_name["cat"].pgrp == by_name["cat"].tpgid != by_name["sh"].pgrp
         assert {one.session for one in below} == {session.pid}
-        assert observe.tty_rdev_of(by_name["cat"].tty_nr) == observe.terminal_rdev(session.master)
+        assert tty_rdev_of(by_name["cat"].tty_nr) == session.rdev
         assert session.pid not in [one.pid for one in below]
-    assert observe.descendants(2**22 + 1) == []
+    assert proc_scan.descendants(2**22 + 1) == []
 
 
 def test_descendants_of_threads_are_found() -> None:
     threaded = (
         "import subprocess, threading, sys\n"
-        "def start():\n p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()\n"
+        "def start():\n p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); "
+        "p.wait()\n"
         "threading.Thread(target=start, daemon=True).start(); sys.stdin.read()"
     )
     with script(threaded) as parent:
-        assert int(line_of(parent)) in [one.pid for one in observe.descendants(parent.pid)]
+        assert int(line_of(parent)) in [one.pid for one in proc_scan.descendants(parent.pid)]
 
 
 def test_no_settled_process_is_missed_while_others_come_and_go() -> None:
@@ -615,7 +634,7 @@ while True:
         settled = {int(word) for word in line_of(keeper).split()}
         assert len(settled) == 40
         for _ in range(150):
-            missed = settled - {one.pid for one in observe.descendants(keeper.pid)}
+            missed = settled - {one.pid for one in proc_scan.descendants(keeper.pid)}
             assert not missed
 
 
@@ -623,7 +642,10 @@ while True:
 def test_an_orphan_that_moves_up_behind_the_walk_is_found(
     watched: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its parent dies after the root's list was read: when its own, or its own parent's, is about to be."""
+    """The parent of the orphan dies after the walk has read the root's list.
+
+    That happens just before the walk reads the list of the parent, or of the parent's parent.
+    """
     family = (
         REAPER
         + """
@@ -649,7 +671,7 @@ reap_for_ever()
     )
     with script(family) as keeper:
         grandparent, parent, orphan = (int(word) for word in line_of(keeper).split())
-        read = observe._children
+        read = proc_scan._children
         killed: list[int] = []
 
         def children(pid: int) -> list[int]:
@@ -657,20 +679,20 @@ reap_for_ever()
                 os.kill(parent, signal.SIGKILL)
                 killed.append(parent)
                 end = time.monotonic() + DEADLINE_S
-                while observe.process(parent) or orphan not in read(keeper.pid):
+                while read_stat(parent) or orphan not in read(keeper.pid):
                     assert time.monotonic() < end
             return read(pid)
 
-        monkeypatch.setattr(observe, "_children", children)
-        assert orphan in [one.pid for one in observe.descendants(keeper.pid)]
+        monkeypatch.setattr(proc_scan, "_children", children)
+        assert orphan in [one.pid for one in proc_scan.descendants(keeper.pid)]
         assert killed
 
 
-# --- the same as an ordinary user ---------------------------------------------------------------------------
+# --- the same as an ordinary user -----------------------------------------------------------------
 
 
 def test_all_of_this_holds_for_an_ordinary_user() -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     with ordinary_user() as user:
         python = user.python("pytest", "hypothesis", "pytest_timeout", "holdfast")
         done = user.run(
@@ -693,3 +715,25 @@ def test_all_of_this_holds_for_an_ordinary_user() -> None:
         assert done is not None
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
         assert " passed" in done.stdout
+
+
+def test_t4_a_process_in_the_kernel_session_of_the_keeper_is_not_the_sessions() -> None:
+    """It is the connector of a contained session's network."""
+    keeper = subprocess.Popen(
+        ["sh", "-c", "sleep 600 & setsid sleep 601 & echo ready; wait"],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        assert keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
+
+        def found() -> list[bool]:
+            return [one.session == one.pid for one in proc_scan.of_session(keeper.pid)]
+
+        until(lambda: found() == [True], "only the process with a session of its own")
+        assert len(proc_scan.descendants(keeper.pid)) == 2
+    finally:
+        os.killpg(keeper.pid, signal.SIGKILL)
+        for one in proc_scan.descendants(keeper.pid):
+            os.kill(one.pid, signal.SIGKILL)
+        keeper.wait()

@@ -1,7 +1,8 @@
-"""What processes were started as, for people: their words, as far as those who can read them say so in time.
+"""The command lines of processes, for people, as far as the kernel gives them in time.
 
-Whoever reads them waits for the lock of a process's memory, and a program that hangs at a file system may have it. So it is done in a thread of the session's, for WORDS_S; who has not been read by then goes by its
-name.
+Reading a command line waits for the lock of the process's memory. A program that hangs in a file
+system may hold that lock. So a thread of the session reads the command lines, for WORDS_S. A
+process that is not read by then is shown by name.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from holdfast.host.process import read_argv
+from holdfast.host.processes.process import read_argv
 from holdfast.model.errors import Unavailable
 
 if TYPE_CHECKING:
-    from holdfast.host.session import Session
+    from holdfast.host.processes.interfaces import SessionProcesses
 
-WORDS_S: Final = 0.5  # for all of them
+WORDS_S: Final = 0.5  # for all processes together
 
 
-async def words(session: Session, pids: Sequence[int]) -> dict[int, str]:
-    """Of those that said them."""
+async def words(session: SessionProcesses, pids: Sequence[int]) -> dict[int, str]:
+    """The command lines that could be read, by pid."""
     found: dict[int, str] = {}
     with contextlib.suppress(TimeoutError, Unavailable):
         await asyncio.wait_for(session.looked(_read, pids, found), WORDS_S)

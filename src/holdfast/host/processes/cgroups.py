@@ -1,19 +1,30 @@
-"""One cgroup v2 directory per session, where this account may make one.
+"""A cgroup v2 directory for each session, where this account may make directories.
 
-    PLACE/holdfast-<hash of the home>/SESSION          its program starts in it, so all that comes of it is in it
+    PLACE/holdfast-<hash of the home>/SESSION
 
-PLACE is the nursery's own group, if it is a unit's, whose group is delegated to it (`beside`): what starts there may move below it, whoever it is.
-Else it is the root of the cgroup file system for root, as other supervisors do it: it stays the same wherever a host is
-started from. For an ordinary user it is the topmost group above the nursery's own that belongs to that user; usually there is
-none, unless a service manager delegated one. (A host's own group will not do where the two are apart: into a group of
-another branch an ordinary user may move nothing.) Whether a session is in its group is never remembered but read from
-/proc/PID/cgroup: its host may have died, or the launcher may not have been allowed to enter.
+The program of the session starts in that group, so all its descendants are in the group too.
 
-A host that was started inside a session leaves that session's group (`leave`), or the session's halt would freeze the
-host with it. Groups of sessions that are no more are removed when they are empty. One with processes in it is left
-alone: nobody asked to end them, and to thaw what somebody halted is nobody's decision here.
+PLACE depends on the account and the service manager:
 
-Everything here but `find` and `order` may wait for the kernel: not to be called on the host's loop.
+- If the nursery is a unit with a delegated group, PLACE is the unit's group (`beside`). Any
+  process that starts there may move below that group, whatever its user. systemd 254 and later
+  puts the nursery into the group KEEPERS below, so that sessions beside it can have limits.
+- Otherwise, for root, PLACE is the root of the cgroup file system, as for other supervisors. So
+  PLACE does not depend on where a host was started.
+- Otherwise, for an ordinary user, PLACE is the topmost group above the nursery's own group that
+  belongs to the user. Usually there is none, unless a service manager delegated a group. If host
+  and nursery are in different branches, the host's group does not work: an ordinary user cannot
+  move a process into a group of a different branch.
+
+The host never remembers whether a session is in its group, but reads /proc/PID/cgroup: an earlier
+host may have died, or the launcher may not have been allowed to enter the group.
+
+A host that was started inside a session leaves that session's group (`leave`). Otherwise halting
+the session would freeze the host too. The host removes the empty groups of ended sessions. A group
+with processes stays: no operator asked to end these processes, and the host must not thaw processes
+that an operator halted.
+
+All functions but `find` and `order` may wait for the kernel: do not call them on the host's loop.
 """
 
 from __future__ import annotations
@@ -24,15 +35,18 @@ import os
 import re
 import select
 import time
+from collections.abc import Mapping
 
-from holdfast.core import halt as rules
-from holdfast.host.process import read_proc
+from holdfast.core.session import halt as rules
+from holdfast.core.session.limits import CONTROLLERS, oom_kills
+from holdfast.core.systemd_units import KEEPERS
+from holdfast.host.processes.process import read_proc
 
 PREFIX = "holdfast-"
 _OF_A_HOME = re.compile(PREFIX + "[0-9a-f]{12}")  # and not a unit of a service manager
 PROCS_BYTES_MAX = 4 << 20
-MAKE_ROUNDS = 16  # tries to make a group while others are removed beside it
-ABANDONED_S = 3600.0  # an empty group of another home that is as old as this is nobody's
+MAKE_ROUNDS = 16  # tries to make a group while a host removes groups next to it
+ABANDONED_S = 3600.0  # an empty group of another home that is older has no owner
 
 
 class Groups:
@@ -40,24 +54,23 @@ class Groups:
         digest = hashlib.blake2b(os.fsencode(os.path.realpath(state)), digest_size=6).hexdigest()
         self.name = PREFIX + digest
         self.mount, self._root = _mounted()
-        self.why = "cgroup v2 is not mounted" if not self.mount else ""  # there is none
+        self.why = "cgroup v2 is not mounted" if not self.mount else ""  # why there is no group
         self._bases: list[str] = []
         self._choose(_own())
 
     def beside(self, pid: int, delegated: bool) -> None:
-        """That is the nursery: sessions start where it is."""
-        group = _of(pid)
+        """Chooses the place of new sessions: `pid` is the nursery, in whose group they start."""
+        group = _of(pid).removesuffix(f"/{KEEPERS}")
         if group:
             self._choose(group, delegated)
 
     def _choose(self, near: str, delegated: bool = False) -> None:
         bases = [f"{place}/{self.name}" for place in self._places(near)] if self.mount else []
-        bases.sort(key=lambda base: not os.path.isdir(base))  # what is there already first
+        bases.sort(key=lambda base: not os.path.isdir(base))  # existing directories first
         if self.mount and delegated:
             bases.insert(0, f"{self._path(near)}/{self.name}")
-        self._bases = list(
-            dict.fromkeys((*bases, *self._bases))
-        )  # of the earlier ones, sessions may live
+        # Sessions may still live in the earlier places.
+        self._bases = list(dict.fromkeys((*bases, *self._bases)))
 
     def _places(self, near: str) -> list[str]:
         own = self._path(near)
@@ -69,7 +82,7 @@ class Groups:
         return [top]
 
     def _path(self, group: str) -> str:
-        """The directory of a group as /proc names it."""
+        """The directory of a group with this name in /proc."""
         inner = group.removeprefix(self._root) if self._root != "/" else group
         return f"{self.mount}/{inner.strip('/')}".rstrip("/")
 
@@ -80,25 +93,45 @@ class Groups:
         for base in self._bases:
             for _ in range(MAKE_ROUNDS):
                 try:
-                    for path in (
-                        base,
-                        f"{base}/{session}",
-                    ):  # not what is above: a unit's group is its manager's to make
+                    # Not the directories above: the manager makes the group of a unit.
+                    for path in (base, f"{base}/{session}"):
                         with contextlib.suppress(FileExistsError):
                             os.mkdir(path)
                     self.why = ""
                     return f"{base}/{session}"
-                except (
-                    FileNotFoundError
-                ) as e:  # the last session before it has just taken the place of all with it
+                except FileNotFoundError as e:  # the last other session just removed `base`
                     self.why = f"no group may be made in {os.path.dirname(base)}: {e.strerror}"
                 except OSError as e:
                     self.why = f"no group may be made in {os.path.dirname(base)}: {e.strerror}"
                     break
         return ""
 
+    def limit(self, path: str, files: Mapping[str, Mapping[str, str]]) -> set[str]:
+        """Writes limits, given as files by resource; returns the resources that are now bound.
+
+        A controller must be enabled in every group above. In a group with processes of its own the
+        kernel refuses that, except at the root: so a delegated unit has its processes in KEEPERS.
+        """
+        if not path or not files:
+            return set()
+        base = os.path.dirname(path)
+        for above in (os.path.dirname(base), base):
+            _enable(above)
+        return {resource for resource, wanted in files.items() if _bind(path, wanted)}
+
+    def oom_kills(self, path: str) -> int | None:
+        """How often the kernel killed a process of the group for memory; None: not counted here."""
+        try:
+            return oom_kills(read_proc(f"{path}/memory.events").decode())
+        except OSError:
+            return None
+
     def find(self, session: str, root_pid: int) -> str:
-        """The directory of a session's group, by what the kernel says of its root process, or if that has ended, by name."""
+        """The directory of a session's group.
+
+        The kernel names the group of the root process. If that process has ended, the directory is
+        found by name.
+        """
         if not self.mount:
             return ""
         try:
@@ -114,16 +147,16 @@ class Groups:
         )
 
     def remove(self, session: str) -> bool:
-        """Whether it is gone now. Not while there is a process in it."""
+        """Removes the session's group; False while the group contains a process."""
         gone = True
         for base in self._bases:
             gone = _remove(f"{base}/{session}") and gone
             with contextlib.suppress(OSError):
-                os.rmdir(base)  # the last one's
+                os.rmdir(base)  # succeeds after the last session
         return gone
 
     def sweep(self, alive: set[str]) -> list[str]:
-        """Removes groups of sessions that are not alive; gives those that still have processes."""
+        """Removes the groups of ended sessions; returns the groups that still have processes."""
         left: list[str] = []
         for base in self._bases:
             _sweep_abandoned(os.path.dirname(base))
@@ -135,7 +168,7 @@ class Groups:
         return left
 
     def leave(self) -> None:
-        """This process leaves a session's group, if somebody started it in one."""
+        """Moves this process out of a session's group, if it was started inside a session."""
         parts = _own().strip("/").split("/")
         at = next((n for n, part in enumerate(parts) if _OF_A_HOME.fullmatch(part)), None)
         if at is not None and self.mount:
@@ -143,15 +176,15 @@ class Groups:
             with contextlib.suppress(OSError):
                 _write(f"{outside}/cgroup.procs", str(os.getpid()))
 
-    # ------------------------------------------------------------ what is done with one
+    # ------------------------------------------------------------ operations on a group
 
     def order(self, path: str) -> None:
-        """To freeze. Does not wait for it: the one call here that may be made on the loop."""
+        """Orders a freeze without waiting: the only operation here that may run on the loop."""
         with contextlib.suppress(OSError):
             _write(f"{path}/cgroup.freeze", "1")
 
     def freeze(self, path: str, on: bool, wait_s: float) -> bool:
-        """Freezes or thaws; whether the kernel says within that time that it is done."""
+        """Freezes or thaws; returns whether the kernel confirms within `wait_s`."""
         events = os.open(f"{path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
         try:
             poll = select.poll()
@@ -168,7 +201,7 @@ class Groups:
             os.close(events)
 
     def frozen(self, path: str) -> bool:
-        """Whether somebody ordered it. (Whether it is complete: `freeze` says.)"""
+        """Whether a freeze was ordered; `freeze` tells whether the freeze is complete."""
         try:
             return read_proc(f"{path}/cgroup.freeze").strip() == b"1"
         except OSError:
@@ -181,7 +214,7 @@ class Groups:
             return False
 
     def pids(self, path: str) -> set[int]:
-        """Its processes and those of groups that were made below it."""
+        """The processes of the group, and of groups that were made below."""
         found: set[int] = set()
         for directory, _, _ in os.walk(path):
             with contextlib.suppress(OSError):
@@ -190,8 +223,25 @@ class Groups:
                 )
         return found
 
+    def frozen_pids(self, path: str) -> set[int]:
+        """The processes of this group that the freezer holds, by this group or one below."""
+        return {
+            pid
+            for directory, _, _ in os.walk(path)
+            if self.frozen(directory)
+            for pid in self.pids(directory)
+        }
+
+    def threads(self, path: str) -> int:
+        """The number of threads of all processes in the group and below."""
+        count = 0
+        for directory, _, _ in os.walk(path):
+            with contextlib.suppress(OSError):
+                count += read_proc(f"{directory}/cgroup.threads", PROCS_BYTES_MAX).count(b"\n")
+        return count
+
     def fetch(self, path: str, pid: int) -> bool:
-        """Moves a process into it: into a frozen group, it freezes on arrival."""
+        """Moves a process into the group; in a frozen group, the process freezes on arrival."""
         try:
             _write(f"{path}/cgroup.procs", str(pid))
             return True
@@ -201,7 +251,10 @@ class Groups:
             return False
 
     def kill(self, path: str) -> bool:
-        """Kills everything in it, frozen or not, in one step of the kernel. False: this kernel cannot (before 5.14)."""
+        """Kills all processes of the group, frozen or not, in one step of the kernel.
+
+        False: this kernel cannot (before 5.14).
+        """
         try:
             _write(f"{path}/cgroup.kill", "1")
             return True
@@ -236,6 +289,28 @@ def _of(pid: int | str) -> str:
     return ""
 
 
+def _enable(group: str) -> None:
+    with contextlib.suppress(OSError):
+        offered = read_proc(f"{group}/cgroup.controllers").decode().split()
+        enabled = read_proc(f"{group}/cgroup.subtree_control").decode().split()
+        for controller in CONTROLLERS.values():
+            if controller in offered and controller not in enabled:
+                with contextlib.suppress(OSError):
+                    _write(f"{group}/cgroup.subtree_control", f"+{controller}")
+
+
+def _bind(path: str, files: Mapping[str, str]) -> bool:
+    """Whether the last file could be written; the others are refinements."""
+    bound = False
+    for name, text in files.items():
+        try:
+            _write(f"{path}/{name}", text)
+            bound = True
+        except OSError:
+            bound = False
+    return bound
+
+
 def _is_ours(path: str) -> bool:
     try:
         return os.stat(path).st_uid == os.geteuid() and os.access(f"{path}/cgroup.procs", os.W_OK)
@@ -244,7 +319,7 @@ def _is_ours(path: str) -> bool:
 
 
 def _sweep_abandoned(place: str) -> None:
-    """Of homes that were removed while a host was dead. Only what is empty can be removed at all."""
+    """Removes groups of homes that were deleted while no host ran; only empty groups can go."""
     before = time.time() - ABANDONED_S
     with contextlib.suppress(OSError):
         for home in [
@@ -261,7 +336,7 @@ def _sweep_abandoned(place: str) -> None:
 
 
 def _remove(path: str) -> bool:
-    """Bottom up: programs may have made groups below theirs."""
+    """Removes a group bottom up: programs may have made groups below."""
     for directory, _, _ in os.walk(path, topdown=False):
         try:
             os.rmdir(directory)

@@ -1,15 +1,19 @@
-"""Reads a session's graph from /proc: one look, with nothing remembered and nothing asked of any program in it.
+"""Reads the graph of a session from /proc, without stored state and without asking any program.
 
-Every file of /proc costs some microseconds, so each is opened once and read with one call where that is enough. It is called in
-a thread: a thousand processes take a tenth of a second, which the host's loop does not have.
+Every file of /proc costs some microseconds. So the code opens each file once, and reads it with a
+single call where that is enough. Call this in a thread: a thousand processes take a tenth of a
+second, which is too long for the host's loop.
 
-Members are those of the session's cgroup where it has one: who forked twice and became a daemon is still in it. Otherwise the tree below the keeper, which
-is a subreaper: a daemon is then a child of the keeper, or of the session's init.
+The members are the processes of the session's cgroup, if there is a cgroup: a daemon that forked
+twice is still in the cgroup. Otherwise the members are the tree below the keeper. The keeper is a
+subreaper, so a daemon is then a child of the keeper, or of the session's init.
 
-- What vanishes while it is looked at was not there. What is closed to us (another account's) is listed, and named as unreadable.
-- A descriptor's direction, offset and locks are from fdinfo; sockets are joined to /proc/PID/net by inode, read once for each network namespace.
-- A path that ends in " (deleted)" may be a name: whether the file is gone is asked of the file itself.
-- No file system is asked anything: one that does not answer is when people look.
+- A process or file that vanishes during the read counts as absent. A process of a different
+  account, closed to us, is listed and named as unreadable.
+- A descriptor's direction, offset and locks come from fdinfo. Sockets are joined to /proc/PID/net
+  by inode; that table is read once for each network namespace.
+- A path that ends in " (deleted)" may be a real name, so the link count of the file decides.
+- The code queries no file system: people look at the graph just when a file system hangs.
 """
 
 from __future__ import annotations
@@ -18,24 +22,36 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from holdfast.core.graph import STATES, End, File, Graph, Kind, Lock, Pipe, Process, Socket
-from holdfast.host import observe
-from holdfast.host.filestat import known
-from holdfast.host.process import read_argv, read_short, stat_line
-from holdfast.host.sockets import Table, table
-from holdfast.host.ttywait import tty_rdev_of
+from holdfast.core.session.graph import (
+    FROZEN,
+    STATES,
+    End,
+    File,
+    Graph,
+    Kind,
+    Lock,
+    Pipe,
+    Process,
+    Socket,
+)
+from holdfast.host.processes import proc_scan
+from holdfast.host.processes.process import read_argv, read_short, read_stat, stat_line
+from holdfast.host.processes.sockets import Table, table
+from holdfast.host.processes.stat_nowait import known
+from holdfast.host.processes.tty_wait import tty_rdev_of
 
 if TYPE_CHECKING:
-    from holdfast.host.groups import Groups
-    from holdfast.host.session import Session
+    from holdfast.host.processes.cgroups import Groups
+    from holdfast.host.processes.interfaces import SessionProcesses
 
-PROCESSES_MAX = 4096  # of one graph
+PROCESSES_MAX = 4096  # in a graph
 DESCRIPTORS_MAX = 32_768
-DESCRIPTORS_EACH = 4096  # of one process that are looked at
-ARGV_CHARS_MAX = 1024  # of one process's arguments in a graph
-LOCKS_EACH = 64  # of one descriptor
+DESCRIPTORS_EACH = 4096  # read per process
+ARGV_CHARS_MAX = 1024  # of a process's arguments in a graph
+LOCKS_EACH = 64  # per descriptor
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -45,13 +61,13 @@ _ACCESS = ("r", "w", "rw", "rw")
 
 def of_session(
     groups: Groups,
-    session: Session,
+    session: SessionProcesses,
     files: bool = True,
     most: int = PROCESSES_MAX,
     words: bool = True,
 ) -> Graph:
     group = groups.find(session.id, session.record.root_pid)
-    return look(
+    found = look(
         session.keeper_pid,
         session.record.root_pid,
         (lambda: groups.pids(group)) if group else None,
@@ -60,14 +76,19 @@ def of_session(
         most,
         words,
     )
+    frozen = groups.frozen_pids(group) if group else set[int]()
+    if not frozen:
+        return found
+    shown = (p._replace(state=FROZEN) if p.pid in frozen else p for p in found.processes)
+    return replace(found, processes=tuple(shown))
 
 
-def members(groups: Groups, session: Session) -> list[int]:
-    """The pids of its processes."""
+def members(groups: Groups, session: SessionProcesses) -> list[int]:
+    """The pids of the session's processes."""
     group = groups.find(session.id, session.record.root_pid)
     return sorted(
         (groups.pids(group) if group else set())
-        | {one.pid for one in observe.descendants(session.keeper_pid, with_argv=False)}
+        | {one.pid for one in proc_scan.of_session(session.keeper_pid)}
     )[:PROCESSES_MAX]
 
 
@@ -80,18 +101,19 @@ def look(
     most: int = PROCESSES_MAX,
     words: bool = True,
 ) -> Graph:
-    """`keeper`: its process; `root`: the session's own first one. `inside`: pids of the session's cgroup. Without `files` only the processes, of which there are at most `most`; without `words` no program can hold it up."""
+    """Reads the graph.
+
+    `keeper`: pid of the keeper; `root`: the session's first process; `inside`: pids of the
+    session's cgroup. Without `files`, the graph has only processes, at most `most`. Without
+    `words`, the graph has no command lines, and no program can delay the read.
+    """
     at = time.time()
     pids = inside() if inside is not None else set()
-    pids |= {one.pid for one in observe.descendants(keeper, with_argv=False)}
+    pids |= {one.pid for one in proc_scan.of_session(keeper)}
     chosen = sorted(pids)[:most]
     cut = {"processes": len(pids) - len(chosen)} if len(pids) > len(chosen) else {}
     boot = _boot_time()
-    terminal = (
-        observe.tty_rdev_of(first.tty_nr)
-        if (first := observe.process(root, with_argv=False)) is not None
-        else 0
-    )
+    terminal = tty_rdev_of(first.tty_nr) if (first := read_stat(root)) is not None else 0
     processes = [
         one
         for pid in chosen
@@ -232,7 +254,7 @@ def _open(pid: int, names: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def _access(pid: int, fd: int) -> int:
-    """The link's own mode bits are those of the descriptor: a third of the cost of its fdinfo."""
+    """The mode bits of the link, which are the descriptor's; a third of the cost of fdinfo."""
     try:
         return os.lstat(f"/proc/{pid}/fd/{fd}").st_mode
     except OSError:
@@ -262,16 +284,8 @@ def _file(pid: int, fd: int, target: str) -> File:
         else:
             kind = _kind(info.mode)
             deleted = target.endswith(" (deleted)") and info.links == 0
-    return File(
-        pid,
-        fd,
-        target.removesuffix(" (deleted)") if deleted else target,
-        kind,
-        mode,
-        offset,
-        deleted,
-        locks,
-    )
+    path = target.removesuffix(" (deleted)") if deleted else target
+    return File(pid, fd, path, kind, mode, offset, deleted, locks)
 
 
 def _kind(mode: int) -> Kind:
@@ -279,17 +293,15 @@ def _kind(mode: int) -> Kind:
         return "file"
     if stat.S_ISFIFO(mode):
         return "fifo"
-    return (
-        "device"
-        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
-        else "directory"
-        if stat.S_ISDIR(mode)
-        else "other"
-    )
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        return "device"
+    if stat.S_ISDIR(mode):
+        return "directory"
+    return "other"
 
 
 def _fdinfo(pid: int, fd: int) -> tuple[str, int, bool, tuple[Lock, ...]]:
-    """How it is open, where it stands, whether it is a directory, and the locks held through it."""
+    """The mode, the offset, whether the file is a directory, and the locks of a descriptor."""
     try:
         data = read_short(f"/proc/{pid}/fdinfo/{fd}")
         _, offset, _, flags = data.split(None, 4)[:4]  # pos: N flags: N ...
@@ -326,7 +338,7 @@ def _lock(line: bytes) -> Lock | None:
 
 
 def _nothing(path: str) -> str | None:
-    """Of one that nobody may look at now (`process.half`)."""
+    """Replaces `_link` for a process that must not be read now (`process.half`)."""
 
 
 def _link(path: str) -> str | None:

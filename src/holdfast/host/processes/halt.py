@@ -1,27 +1,32 @@
-"""Halt: every process of a session stopped, now, whatever it does; and resume, so that the shell does not know (A4).
+"""Halts a session: stops all its processes at once; and resumes them, unnoticed by the shell (A4).
 
-Three ways, the first that the session has (core/halt.py has the words):
-- "cgroup freeze": its control group is frozen. Descendants that left it are fetched back into it, where they freeze on
-  arrival. In a contained session none can leave.
-- "pid namespace stop": process 1 of its pid namespace sends SIGSTOP to all others in one system call.
-- "best effort": SIGSTOP to all below the keeper, again and again until nobody runs.
+There are three ways; a session uses the first that is available (core/session/halt.py has the
+words):
+- "cgroup freeze": the host freezes the session's control group. The host moves descendants that
+  left the group back, and they freeze on arrival. In a contained session no process can leave.
+- "pid namespace stop": process 1 of the session's pid namespace sends SIGSTOP to all other
+  processes in one system call, and then holds every thread by ptrace until the resume.
+- "best effort": the host sends SIGSTOP to all processes below the keeper, until none runs.
 
-Nothing is remembered here: which way a session has, and whether it is halted, is read from the kernel each time. So a host
-that dies while a session is halted finds it halted, and its successor can resume it.
+This module stores no state. It reads from the kernel which way a session has, and whether the
+session is halted. So if a host dies while a session is halted, the next host can resume the
+session.
 
-Not cooperative: no turn, policy, record or free disk is needed. What is asked of the kernel is asked in threads of this
-module's own, so that neither can a busy host delay a halt much, nor a slow kernel the host. `complete` is what the kernel
-confirmed, not what was hoped: False names in `missed` who still ran when the time was over (in an uninterruptible wait;
-or another user's, after sudo, without a control group).
+A halt needs no cooperation: no turn, policy, record or free disk. Threads of this module make the
+calls to the kernel. So a busy host hardly delays a halt, and a slow kernel does not delay the host.
+`complete` says whether the kernel confirmed the halt. If False, `missed` names the processes that
+still ran when the time was over: in an uninterruptible wait, or of a different user (after sudo)
+without a control group.
 
-It is a commit horizon, not a time machine: what programs had done is done. `last_act` is the last input that the session
-had taken when it stood still.
+A halt is a commit horizon: it undoes nothing, and completed effects of programs remain. `last_act`
+is the last input that the session had taken when it stood still.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import functools
 import os
 import signal
@@ -30,42 +35,47 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.core import halt as rules
-from holdfast.core.halt import BEST_EFFORT, FREEZE, NAMESPACE, How, Member
-from holdfast.host.groups import Groups
-from holdfast.host.hurry import hurrying, join, ordinary, other, prefer, short_slice
-from holdfast.host.process import half, read_proc
-from holdfast.host.threads import Pool
-from holdfast.wire.spawning import HALT_SIGNAL
+from holdfast.core.session import halt as rules
+from holdfast.core.session.halt import BEST_EFFORT, FREEZE, NAMESPACE, How, Member
+from holdfast.host.processes.cgroups import Groups
+from holdfast.host.processes.process import half, read_proc, read_stat
+from holdfast.host.runtime.priority import (
+    join,
+    ordinary,
+    prefer,
+    raised,
+    raised_process,
+    short_slice,
+)
+from holdfast.host.runtime.threads import Pool
+from holdfast.wire.spawning import HALT_SIGNAL, RELEASE_SIGNAL
 
 if TYPE_CHECKING:
-    from holdfast.host.session import Session
+    from holdfast.host.processes.interfaces import SessionProcesses
 
-HALT_WAIT_S = 2.0  # for the kernel to confirm it; beyond it `complete` is False
-PREFER_AFTER_S = 0.002  # what is not frozen by then has others before it
-END_WAIT_S = 5.0  # for everything to be dead
-FETCH_ROUNDS = 8  # who left the group may have children meanwhile
+HALT_WAIT_S = 2.0  # for the kernel to confirm the halt; after that `complete` is False
+PREFER_AFTER_S = 0.002  # processes that still run after this time get a higher priority
+RELEASE_WAIT_S = 0.5  # for released processes to stop again
+END_WAIT_S = 5.0  # for all processes to die
+FETCH_ROUNDS = 8  # a process outside the group may fork before it is moved
 SETTLE_S = 0.1  # for processes that were told to stop, before all are looked at again
-PAUSE_S, PAUSE_SETTLE_S, PAUSE_MAX_S = (
-    0.0005,
-    0.002,
-    0.01,
-)  # between looks at processes that stop one by one: the kernel has no event for that
-SHELLS_S = (
-    0.1  # for shells to stop before their jobs do: longer than that a halt does not wait for them
-)
+# Between looks at processes that stop one after the other: the kernel has no event for that.
+PAUSE_S, PAUSE_SETTLE_S, PAUSE_MAX_S = 0.0005, 0.002, 0.01
+SHELLS_S = 0.1  # the longest wait of a halt for shells to stop before their jobs do
 SHELL_LOOKS = 32  # processes that are looked at for shells before all are stopped at once
 PROCESSES_MAX = 65_536
-CHILDREN_BYTES = 4096  # the kernel gives no more of such a list at once; what is shorter by half is the end of it
-_ORDERED = 1 << (HALT_SIGNAL - 1)
-THREADS = 256  # most of them never start
+# The kernel gives at most this much of a list of children per read. A read below half is the last.
+CHILDREN_BYTES = 4096
+_ORDERED = 1 << (HALT_SIGNAL - 1) | 1 << (RELEASE_SIGNAL - 1)
+THREADS = 256  # most threads never start
 
 T = TypeVar("T")
+_libc = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What of a session is halted."""
+    """The part of a session that a halt needs."""
 
     session: str
     keeper_pid: int
@@ -75,7 +85,7 @@ class Execution:
 @dataclass(frozen=True, slots=True)
 class Halted:
     how: How
-    pids: tuple[int, ...]  # who stands still, as this machine numbers them
+    pids: tuple[int, ...]  # stopped processes, as this machine numbers them
     took_ms: float
     complete: bool
     last_act: int
@@ -90,13 +100,16 @@ class Resumed:
     complete: bool
 
 
-def execution(session: Session) -> Execution:
+def execution(session: SessionProcesses) -> Execution:
     return Execution(session.id, session.keeper_pid, session.record.root_pid)
 
 
 class Halter:
-    """One per host. `spared` names processes that are never stopped with a session though they descend from it: the host,
-    its nursery and its keepers, when somebody started them inside."""
+    """Halts and resumes the sessions of a host.
+
+    `spared` names descendants of a session that a halt must never stop: the host, the nursery and
+    the keepers, if an operator started them inside the session.
+    """
 
     def __init__(self, state: str, spared: Callable[[], Iterable[int]] = lambda: ()) -> None:
         self.groups = Groups(state)
@@ -106,26 +119,31 @@ class Halter:
     # ------------------------------------------------------------ for the host's loop
 
     async def halt(self, execution: Execution, last_act: Callable[[], int] = lambda: 0) -> Halted:
-        """The order to freeze is given at once, in the caller's own time on the processor: it waits for nothing, and from then on no
-        program of the session does anything (measured: mostly 0.3 ms after the request; what is waited for is that the kernel says so). What waits
-        is in a thread. Meanwhile the whole host hurries: one thread cannot go on while another holds the interpreter and does not get to run."""
+        """Halts a session.
+
+        The order to freeze goes out at once, on the caller's thread, without waiting. From then on
+        no program of the session does anything (measured: mostly 0.3 ms after the request). A
+        thread waits for the kernel's confirmation. Meanwhile the whole host runs with raised
+        priority: a thread cannot go on while another thread holds the interpreter lock and gets no
+        processor.
+        """
         begin = time.monotonic()
-        with hurrying(True):
+        with raised(True):
             group = self.groups.find(execution.session, execution.root_pid)
             if group:
                 self.groups.order(group)
             return await self.in_thread(_joining, self.halt_now, execution, last_act, begin)
 
     async def resume(self, execution: Execution) -> Resumed:
-        with hurrying(True):  # or those that go on would keep this from saying so
+        with raised(True):  # otherwise the resumed programs would delay the answer
             return await self.in_thread(_joining, self.resume_now, execution)
 
     async def end(self, execution: Execution) -> bool:
-        """Kills everything, halted or not; whether nobody is left."""
+        """Kills all processes, halted or not; returns whether none is left."""
         return await self.in_thread(self.end_now, execution)
 
     async def halted(self, execution: Execution) -> How | None:
-        """How it is halted right now, None if it is not."""
+        """How the session is halted right now; None if the session is not halted."""
         return await self.in_thread(self.halted_now, execution)
 
     async def layout(self, execution: Execution) -> dict[str, str]:
@@ -139,22 +157,27 @@ class Halter:
     def close(self) -> None:
         self._pool.shutdown(wait=False)
 
-    # ------------------------------------------------------------ what the session has
+    def spared(self) -> set[int]:
+        return {os.getpid(), *self._spared()}
+
+    # ------------------------------------------------------------ the layout of the session
 
     def way(self, execution: Execution) -> tuple[How, str, int]:
-        """How it would be halted; its group; process 1 of its pid namespace (0: none of its own)."""
+        """The way to halt, the session's group, and process 1 of its pid namespace (0: none)."""
         group = self.groups.find(execution.session, execution.root_pid)
         init = _init(execution)
         return (FREEZE if group else NAMESPACE if init else BEST_EFFORT), group, init
 
     def layout_now(self, execution: Execution) -> dict[str, str]:
-        """{"layout": "plain" | "contained", "halt": how, "says": a sentence}: for ls, who, attach."""
+        """{"layout": "plain" | "contained", "halt": how, "says": a sentence}.
+
+        For `ls`, `who` and `attach`.
+        """
         how, _, init = self.way(execution)
-        mapped = bool(init) and _mapped(init)
         return {
             "layout": "contained" if init else "plain",
             "halt": how,
-            "says": rules.says(bool(init), mapped, how),
+            "says": rules.says(bool(init), how),
         }
 
     def halted_now(self, execution: Execution) -> How | None:
@@ -179,6 +202,7 @@ class Halter:
             pids, missed = self._freeze(execution, group, init)
         else:
             pids, missed = self._stop(execution, init)
+        pids -= {init, _hf_root(init)}
         took = (time.monotonic() - begin) * 1000
         return Halted(
             how, tuple(sorted(pids)), round(took, 3), not missed, last_act(), tuple(sorted(missed))
@@ -195,85 +219,94 @@ class Halter:
         missed: set[int] = set()
         for _ in range(FETCH_ROUNDS if not init else 0):
             strays = {pid for pid in self._pids(execution, 0) if pid not in inside}
-            missed = {one.pid for one in _look(strays) if one.state not in "ZX"}
+            missed = {one.pid for one in look(strays) if one.state not in "ZX"}
             if not missed:
                 break
             missed = {pid for pid in missed if not self.groups.fetch(group, pid)}
             frozen = self.groups.freeze(group, True, HALT_WAIT_S)
             inside = self.groups.pids(group)
         if not frozen:
-            missed |= {one.pid for one in _look(inside) if one.running and not _frozen(one.pid)}
-        return inside - missed - {init}, missed
+            missed |= {one.pid for one in look(inside) if one.running and not _frozen(one.pid)}
+        return inside - missed, missed
 
     def _stop(self, execution: Execution, init: int) -> tuple[set[int], set[int]]:
-        """Top down, so that who is stopped forks no more and shells stop before their jobs; in a namespace only as far as shells are
-        likely, then all at once. Little is looked at before that: among many busy processes this one gets little time."""
+        """Stops processes top down; returns the stopped and the running pids.
+
+        Top down, because a stopped process forks no more, and shells must stop before their jobs.
+        In a namespace, the descent ends where shells are unlikely; then all stop at once. The host
+        reads little before that: among many busy processes, the host gets little processor time.
+        """
         deadline, pause = time.monotonic() + HALT_WAIT_S, PAUSE_S
-        root = _look((execution.root_pid,))
-        fresh = (
-            bool(root) and root[0].state != "T"
-        )  # else it is halted already, or its shell is no more: nothing to mark
+        root = look((execution.root_pid,))
+        # Otherwise the session is halted already, or the shell is gone: no process to mark.
+        fresh = bool(root) and root[0].state not in "Tt"
         refused: set[int] = set()
         if fresh or not rules.all_stopped(self._members(execution, init)):
             if init:
                 self._descend([execution.root_pid], fresh, SHELL_LOOKS)
-                self._order(init)
+                self._order(init, HALT_SIGNAL)
             else:
-                refused = self._descend(_children(execution.keeper_pid), fresh, PROCESSES_MAX)
+                refused = self._descend(of_session(execution.keeper_pid), fresh, PROCESSES_MAX)
         dead: set[int] = set()
+        all_stopped = False
         while True:
             members, moved = self._walk(execution, init)
             running = {one.pid for one in members if one.running}
-            if not running - refused and (
-                init or (not moved and {one.pid for one in members if one.state in "ZX"} <= dead)
-            ):
-                break  # in one look, and nobody can have changed places during it
-            if time.monotonic() > deadline:
+            before, all_stopped = all_stopped, not running - refused
+            known, dead = dead, {one.pid for one in members if one.state in "ZX"}
+            # In a namespace one walk is not enough: a process that is read later may continue one
+            # that was read earlier. The next walk finds that process running.
+            seen_twice = before if init else not moved and dead <= known
+            if (all_stopped and seen_twice) or time.monotonic() > deadline:
                 break
-            dead = {one.pid for one in members if one.state in "ZX"}
-            if running and (not init or pause == PAUSE_MAX_S):  # init has had its time
-                refused |= {pid for pid in running if not _signal(pid, signal.SIGSTOP)}
-            if running and init:  # nobody new can have come
+            # In a namespace, process 1 gets some time to stop the others first.
+            if running and (not init or pause == PAUSE_MAX_S):
+                refused |= {pid for pid in running if not stop_threads(pid)}
+            if running and init:  # no new process can have appeared
                 pause = _settled(running - refused, pause)
             elif running:
                 time.sleep(pause)
                 pause = min(2 * pause, PAUSE_MAX_S)
         return {one.pid for one in members if not one.running and one.state not in "ZX"}, running
 
-    def _order(self, init: int) -> None:
-        """Returns when process 1 has stopped all others, or does not get to it. To look at them before would be looking twice, at the expense of
-        process 1's own turn."""
-        with other(init):
-            _signal(init, signal.SIGCONT)
-            _signal(init, HALT_SIGNAL)
+    def _order(self, init: int, number: int) -> None:
+        """Orders process 1 to hold or release all others; returns when it has, or after a while.
+
+        Until then the other processes are not read: they would have to be read again, and reading
+        would take processor time from process 1.
+        """
+        with raised_process(init):
+            send(init, signal.SIGCONT)
+            send(init, number)
             pause = PAUSE_S / 4
             while pause < PAUSE_MAX_S and any(
-                one.pending & _ORDERED or one.state == "R" for one in _look((init,))
+                one.pending & _ORDERED or one.state == "R" for one in look((init,))
             ):
                 time.sleep(pause)
                 pause *= 1.5
 
     def _descend(self, tops: list[int], fresh: bool, limit: int) -> set[int]:
-        """Stops them and all below, marks who was stopped before (if `fresh`); gives those that this account may not stop."""
-        spared = {os.getpid(), *self._spared()}
-        deadline = time.monotonic() + SHELLS_S
+        """Stops the processes in `tops` and all their descendants.
+
+        If `fresh`, marks processes that were stopped before. Returns the processes that this
+        account may not stop.
+        """
+        spared, deadline = self.spared(), time.monotonic() + SHELLS_S
         refused: set[int] = set()
-        todo = _look(pid for pid in tops if pid not in spared)
-        for one in todo:  # grows while it is walked
-            if one.running and not _signal(one.pid, signal.SIGSTOP):
+        todo = look(pid for pid in tops if pid not in spared)
+        for one in todo:  # the list grows during the loop
+            if one.running and not send(one.pid, signal.SIGSTOP):
                 refused.add(one.pid)
             elif fresh and one.state == "T" and not one.stopped_before and one.mark:
-                _signal(one.pid, one.mark)
-            children = _look(
-                pid for pid in _children(one.pid)[: max(0, limit - len(todo))] if pid not in spared
-            )
-            if any(child.session == one.session and child.group != one.group for child in children):
+                send(one.pid, one.mark)
+            found = children(one.pid)[: max(0, limit - len(todo))]
+            below = look(pid for pid in found if pid not in spared)
+            if any(child.session == one.session and child.group != one.group for child in below):
                 while (
-                    any(shell.running for shell in _look((one.pid,)))
-                    and time.monotonic() < deadline
+                    any(shell.running for shell in look((one.pid,))) and time.monotonic() < deadline
                 ):
                     time.sleep(PAUSE_S / 2)
-            todo += children
+            todo += below
         return refused
 
     # ------------------------------------------------------------ resume, end
@@ -282,32 +315,46 @@ class Halter:
         begin = time.monotonic()
         how, group, init = self.way(execution)
         if group and self.groups.frozen(group):
-            pids = self.groups.pids(group) - {init}
-            ordinary(pids)  # a host may have died before it came to that
+            pids = self.groups.pids(group)
+            ordinary(pids)  # an earlier host may have died before this step
             done = self.groups.freeze(group, False, HALT_WAIT_S)
         else:
-            pids = set()
-            order = rules.to_continue(self._members(execution, init))
-            done = True
-            for pid in order:
-                if _signal(pid, signal.SIGCONT):
+            pids, done = set(), True
+            for pid in rules.to_continue(self._released(execution, init)):
+                if send(pid, signal.SIGCONT):
                     pids.add(pid)
                 else:
                     done = False
+        pids -= {init, _hf_root(init)}
         return Resumed(how, tuple(sorted(pids)), round((time.monotonic() - begin) * 1000, 3), done)
+
+    def _released(self, execution: Execution, init: int) -> list[Member]:
+        """The processes, stopped but no longer held by process 1.
+
+        A released process takes a moment to stop again. Until then its mark cannot be seen.
+        """
+        if not init:
+            return self._members(execution, init)
+        self._order(init, RELEASE_SIGNAL)
+        deadline = time.monotonic() + RELEASE_WAIT_S
+        while True:
+            members = self._members(execution, init)
+            if not any(one.running for one in members) or time.monotonic() > deadline:
+                return members
+            time.sleep(PAUSE_S)
 
     def end_now(self, execution: Execution) -> bool:
         deadline = time.monotonic() + END_WAIT_S
         _, group, init = self.way(execution)
         if group and not self.groups.kill(group):
             for pid in self.groups.pids(group):  # SIGKILL reaches frozen processes too
-                _signal(pid, signal.SIGKILL)
+                send(pid, signal.SIGKILL)
         if init:
-            _signal(init, signal.SIGKILL)  # and with it the kernel kills them all
+            send(init, signal.SIGKILL)  # the kernel then kills the whole namespace
         pause = PAUSE_S
         while alive := [one for one in self._members(execution, 0) if one.state not in "ZX"]:
             for one in alive:
-                _signal(one.pid, signal.SIGKILL)
+                send(one.pid, signal.SIGKILL)
             if time.monotonic() > deadline:
                 return False
             time.sleep(pause)
@@ -320,26 +367,29 @@ class Halter:
         return self._walk(execution, init)[0]
 
     def _walk(self, execution: Execution, init: int) -> tuple[list[Member], bool]:
-        """The session's processes without its init and what is spared, parents first; and whether somebody vanished meanwhile.
-        Each is looked at before its children are, so that the children of one that was stopped are complete."""
+        """The session's processes, parents first, and whether a process vanished during the walk.
+
+        Leaves out the session's init and spared processes. Each process is read before its
+        children, so the list of children of a stopped process is complete.
+        """
         found: list[Member] = []
         moved = False
         for pid in self._pids(execution, init):
-            one = _look((pid,))
+            one = look((pid,))
             found += one
             moved = moved or not one
         return found, moved
 
     def _pids(self, execution: Execution, init: int) -> Iterator[int]:
-        """Parents first; the children of one are read when the caller asks for the next."""
-        spared = {os.getpid(), *self._spared()}
-        todo = _children(init or execution.keeper_pid)
+        """Parents first; reads the children of a process when the caller asks for the next pid."""
+        spared = self.spared()
+        todo = children(init) if init else of_session(execution.keeper_pid)
         seen = {*todo, *spared}
-        for pid in todo:  # grows while it is walked
+        for pid in todo:  # the list grows during the loop
             if pid in spared:
                 continue
             yield pid
-            fresh = [child for child in _children(pid) if child not in seen]
+            fresh = [child for child in children(pid) if child not in seen]
             todo += fresh[: max(0, PROCESSES_MAX - len(todo))]
             seen.update(fresh)
 
@@ -349,22 +399,40 @@ def _joining(work: Callable[..., T], *arguments: object) -> T:
     return work(*arguments)
 
 
-def _look(pids: Iterable[int]) -> list[Member]:
+def look(pids: Iterable[int]) -> list[Member]:
     found: list[Member] = []
     for pid in pids:
         with contextlib.suppress(OSError, ValueError):
-            found.append(
-                rules.member(pid, read_proc(f"/proc/{pid}/status").decode("utf-8", "replace"))
-            )
+            one = rules.member(pid, read_proc(f"/proc/{pid}/status").decode("utf-8", "replace"))
+            if one.threads > 1 and not one.running:
+                one = rules.with_threads(one, _thread_states(pid))
+            found.append(one)
     return found
 
 
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+def _thread_states(pid: int) -> Iterator[str]:
+    for thread in _threads(pid):
+        with contextlib.suppress(OSError, IndexError):
+            stat = read_proc(f"/proc/{pid}/task/{thread}/stat").decode("utf-8", "replace")
+            yield stat.rpartition(")")[2].split()[0]
+
+
 def _settled(running: Iterable[int], pause: float) -> float:
-    """Returns when none of them runs, or after a while; the next pause. Who was stopped already is not looked at again until then."""
+    """Returns when none of these processes runs, or after a while; the result is the next pause.
+
+    Processes that are already stopped are not read again until then.
+    """
     patience = time.monotonic() + SETTLE_S
     while True:
         time.sleep(pause)
-        running = [one.pid for one in _look(running) if one.running]
+        running = [one.pid for one in look(running) if one.running]
         if not running:
             return PAUSE_S
         if time.monotonic() > patience:
@@ -373,13 +441,16 @@ def _settled(running: Iterable[int], pause: float) -> float:
 
 
 def _init(execution: Execution) -> int:
-    """Process 1 of the session's own pid namespace, as this one numbers it; 0 if the session has none."""
-    own = _look((os.getpid(),))
+    """The pid of process 1 in the session's own pid namespace; 0 if the session has no namespace.
+
+    The pid is the number in this process's namespace.
+    """
+    own = look((os.getpid(),))
     depth = len(own[0].namespaced) if own else 1
     seen: set[int] = set()
     pids = [execution.root_pid]
     while pids and len(seen) < 64:
-        (one,) = _look(pids) or (None,)
+        (one,) = look(pids) or (None,)
         if one is None:
             break
         if len(one.namespaced) > depth and one.namespaced[depth] == 1:
@@ -389,21 +460,43 @@ def _init(execution: Execution) -> int:
             and one.parent == execution.keeper_pid
             and len(one.namespaced) == depth
         ):
-            return 0  # the root itself, and in no namespace of its own
+            return 0  # the root process itself, without a namespace of its own
         seen.add(one.pid)
         pids = (
             [one.parent]
             if len(one.namespaced) > depth and one.parent > 1 and one.parent not in seen
             else []
         )
-    for child in _look(_children(execution.keeper_pid)):  # the root has ended, others go on
+    # The root has ended, but other processes go on.
+    for child in look(children(execution.keeper_pid)):
         if len(child.namespaced) > depth and child.namespaced[depth] == 1:
             return child.pid
     return 0
 
 
-def _children(pid: int) -> list[int]:
-    """Of all its threads. Most have but one, with the process's own number: told from the links of the directory, without listing it."""
+def _hf_root(init: int) -> int:
+    """The pid of process 2 of a contained session, which like process 1 runs no program of it."""
+    for child in look(children(init)) if init else ():
+        if child.namespaced[-1:] == (2,):
+            return child.pid
+    return 0
+
+
+def of_session(keeper_pid: int) -> list[int]:
+    """The children of a keeper that belong to the session; not the connector of its network.
+
+    The connector stayed in the keeper's kernel session (proc_scan.of_session).
+    """
+    found = ((pid, read_stat(pid)) for pid in children(keeper_pid))
+    return [pid for pid, one in found if one is not None and one.session != keeper_pid]
+
+
+def children(pid: int) -> list[int]:
+    """The children of all threads of a process.
+
+    Most processes have a single thread, numbered like the process. The link count of the task
+    directory shows that without listing the directory.
+    """
     found: list[int] = []
     tasks = f"/proc/{pid}/task"
     with contextlib.suppress(OSError):
@@ -420,16 +513,11 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _mapped(pid: int) -> bool:
-    """Whether it lives in a user namespace with other numbers for users."""
-    try:
-        return read_proc(f"/proc/{pid}/uid_map").split() != read_proc("/proc/self/uid_map").split()
-    except OSError:
-        return False
-
-
 def _frozen(pid: int) -> bool:
-    """Of one that runs, in a group that is to freeze: in `do_freezer_trap`, which some compilers make a part of `get_signal`."""
+    """Whether a running process of a freezing group is frozen.
+
+    The process then waits in `do_freezer_trap`, which some compilers inline into `get_signal`.
+    """
     try:
         return not half(pid) and read_proc(f"/proc/{pid}/wchan").startswith(
             (b"do_freezer", b"get_signal")
@@ -438,8 +526,21 @@ def _frozen(pid: int) -> bool:
         return False
 
 
-def _signal(pid: int, number: int) -> bool:
-    """False: not allowed. Who is gone needs no signal."""
+def stop_threads(pid: int) -> bool:
+    """Sends SIGSTOP to a process and to each of its threads; False if that is not allowed.
+
+    Any thread takes a signal that is sent to the process. If that thread is traced, the signal
+    stops only this thread, and its tracer can continue it. A thread that is not traced and gets a
+    SIGSTOP of its own stops the whole process.
+    """
+    allowed = send(pid, signal.SIGSTOP)
+    for thread in _threads(pid) if allowed else ():
+        _libc.tgkill(pid, thread, int(signal.SIGSTOP))
+    return allowed
+
+
+def send(pid: int, number: int) -> bool:
+    """False if the signal is not allowed. A process that is gone needs no signal."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:

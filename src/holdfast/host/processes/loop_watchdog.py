@@ -1,10 +1,20 @@
-"""A host whose loop is held up in the kernel makes room for the next one (A4): nothing may delay a halt, and least of all a program in a session.
+"""Replaces a host whose loop hangs in the kernel (A4).
 
-The loop reads the memory of programs that are about to become another (host/notified.py), and only pages that are there. Whoever takes one away between the look and the read, and gives it to a
-file system that does not answer, holds up the loop; not even a signal ends that, as long as the file system has a program that lives. The same holds for the words of a program that has just become
-another (host/compared.py), and of one that starts others (host/lineage.py): they are given by nobody but the kernel, but not while its memory is locked, and who hangs at a file system may have that lock.
-A thread notices that the loop has been reading for HELD_S without having run, and replaces the host (`replace`, of the composition root). The programs of that session are read in threads from then on,
-or not at all, by the next hosts too.
+Nothing may delay a halt, least of all a program in a session. But three reads on the loop may hang:
+
+- The memory of a program before an exec (host/exec_gate/exec_request.py). The loop reads only pages
+  that are present. A program may remove such a page between the check and the read, and map a file
+  of a file system that does not answer. Then not even a signal ends the read, as long as the
+  program behind the file system lives.
+- The command line of a program after an exec (host/exec_gate/verify_exec.py).
+- The command line of a program that starts other programs (host/originators/lineage.py).
+
+The kernel alone supplies a command line, but not while the memory of the program is locked. A
+program that hangs in a file system may hold that lock.
+
+A thread notices that the loop has been in a read for HELD_S without running, and replaces the host
+(`replace`, of the composition root). From then on, all hosts read the programs of that session in
+threads, or not at all.
 """
 
 from __future__ import annotations
@@ -17,32 +27,32 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from holdfast.host import kept
-from holdfast.host.process import read_short
+from holdfast.host.processes.process import read_short
+from holdfast.host.runtime import handover_file
 
 if TYPE_CHECKING:
-    from holdfast.host.session import Session
+    from holdfast.host.processes.interfaces import SessionProcesses
 
-LOOK_S: Final = 0.5  # while there are sessions with a gate at exec depth
+LOOK_S: Final = 0.5  # between checks, while a session has a gate at exec depth
 HELD_S: Final = 2.0
 _MARK: Final = "slow"  # in the session's memory
 log = logging.getLogger("holdfast.host")
 
 
 class HeldUp:
-    """One per host."""
+    """The watchdog of a host's loop."""
 
-    def __init__(self) -> None:
-        self.reading: Session | None = None  # whose programs the loop reads now
-        self.turn = 0  # which reading that is
-        self.replace: Callable[[], None] = lambda: None
+    def __init__(self, replace: Callable[[], None] = lambda: None) -> None:
+        self.reading: SessionProcesses | None = None  # the session that the loop reads now
+        self.turn = 0  # the number of that read
+        self._replace = replace
         self._watched: set[str] = set()
         self._slow: set[str] = set()
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self, session: Session) -> None:
-        """On the loop's thread."""
+    def begin(self, session: SessionProcesses) -> None:
+        """Watches reads of this session; call it on the loop's thread."""
         if session.id not in self._watched and slow(session):
             self._slow.add(session.id)
         self._watched.add(session.id)
@@ -53,19 +63,19 @@ class HeldUp:
             )
             self._thread.start()
 
-    def end(self, session: Session) -> None:
+    def end(self, session: SessionProcesses) -> None:
         self._watched.discard(session.id)
         self._slow.discard(session.id)
         if not self._watched:
             self._wanted.clear()
 
-    def slow(self, session: Session) -> bool:
-        """The same as below, from memory."""
+    def slow(self, session: SessionProcesses) -> bool:
+        """Like the function `slow`, but from memory."""
         return session.id in self._slow
 
     @contextlib.contextmanager
-    def reads(self, session: Session) -> Iterator[None]:
-        """Around what may hold up the loop, also within another such."""
+    def reads(self, session: SessionProcesses) -> Iterator[None]:
+        """Encloses a read that may hang the loop; may be nested."""
         before, self.reading = self.reading, session
         self.turn += 1
         try:
@@ -88,17 +98,21 @@ class HeldUp:
                     "a program of session %s holds up the loop: the next host takes over",
                     session.id,
                 )
-                kept.write(f"{session.memory}/{_MARK}", ("",))
-                return self.replace()
+                handover_file.write(f"{session.host_only_directory}/{_MARK}", ("",))
+                return self._replace()
 
 
-def slow(session: Session) -> bool:
-    """Whether it is one whose programs held up a host."""
-    return os.path.exists(f"{session.memory}/{_MARK}")
+def slow(session: SessionProcesses) -> bool:
+    """Whether a program of this session has hung a host before."""
+    return os.path.exists(f"{session.host_only_directory}/{_MARK}")
 
 
 def ran(thread: int) -> int:
-    """How often a thread has given up its processor. If it runs, wants to, or was stopped, it is not held up: then never the same twice."""
+    """How often a thread has given up its processor.
+
+    A thread that runs, is ready to run or was stopped does not hang: then each call returns a
+    different number.
+    """
     try:
         text = read_short(f"/proc/self/task/{thread}/status")
         if text[text.index(b"State:") + 6 :].split(maxsplit=1)[0] not in (b"S", b"D"):

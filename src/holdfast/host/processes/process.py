@@ -1,52 +1,37 @@
-"""One process as the kernel shows it: who it is, whether it is still that one, what it was started as.
+"""A process in /proc: its identity, its state, and its command line.
 
-Owns the reading of /proc/PID/stat and cmdline, and with it identity. It never raises because a process
-vanished while it was being looked at: processes do that, and the answer is then None or GONE.
+This module reads /proc/PID/stat and cmdline. It never raises because a process vanished during the
+read: processes do that, and the answer is then None.
 
-Identity is (boot id, pid, start time in ticks since boot). A pid alone is reused; pid and start time alone
-repeat after a reboot. A zombie has its identity still but runs nothing: it is told apart, so that "alive"
-means "can act".
+Identity is (boot id, pid, start time in ticks since boot). The kernel reuses a pid; pid and start
+time repeat after a reboot. A zombie still has an identity but runs nothing.
 """
 
 from __future__ import annotations
 
-import enum
 import functools
 import os
+import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-CMDLINE_BYTES_MAX = 65_536  # of one process's argv that are kept
-PROC_BYTES_MAX = 1 << 20  # of one ordinary file in /proc
-HALF_S, HALF_RUNNING_S = (
-    0.05,
-    1.0,
-)  # in the middle of an exec: until it hangs; until it does though it would run
+CMDLINE_BYTES_MAX = 65_536  # kept of a process's argv
+ANCESTORS_MAX = 512
+PROC_BYTES_MAX = 1 << 20  # of an ordinary file in /proc
+# A process hangs in an exec after HALF_S, or after HALF_RUNNING_S if the process could run.
+HALF_S, HALF_RUNNING_S = 0.05, 1.0
 HALF_LOOK_S = 0.0005
-SHORT_BYTES = 2048  # half of the smallest page: a file of small records that gave less has no more
+SHORT_BYTES = 2048  # half of the smallest page: a shorter read of small records is the last
+FORKED_WITHOUT_EXEC = 0x40  # PF_FORKNOEXEC in the flags of a task
 
 
-_hung: set[int] = set()  # that were `half` for so long
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessId:
-    pid: int
-    start: int  # ticks since boot
-    boot: str
-
-
-class Liveness(enum.StrEnum):
-    RUNNING = "running"  # also when stopped or frozen
-    ZOMBIE = "zombie"  # exited, not yet collected
-    REUSED = "reused"  # the pid is another process now
-    GONE = "gone"
-    REBOOTED = "rebooted"  # the identity is from before the last boot
+_hung: set[int] = set()  # processes that were `half` for that time
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """The fields of /proc/PID/stat that are used here."""
+    """A process: the fields of /proc/PID/stat that are used here."""
 
     pid: int
     comm: str
@@ -56,7 +41,8 @@ class Stat:
     session: int
     tty_nr: int
     tpgid: int
-    start: int
+    start: int  # ticks since boot
+    flags: int = 0  # of the kernel's task (PF_*)
 
 
 @functools.cache
@@ -65,7 +51,7 @@ def boot_id() -> str:
 
 
 def parse_stat(data: bytes) -> Stat:
-    """The name is in parentheses and may hold spaces, parentheses and newlines: the last `)` ends it."""
+    """The name is in parentheses and may hold spaces, `)` and newlines; the last `)` ends it."""
     head, closing, rest = data.rpartition(b")")
     pid, opening, comm = head.partition(b"(")
     if not opening or not closing:
@@ -81,13 +67,19 @@ def parse_stat(data: bytes) -> Stat:
         tty_nr=int(field[4]),
         tpgid=int(field[5]),
         start=int(field[19]),
+        flags=int(field[6]),
     )
 
 
 def half(pid: int) -> bool:
-    """Whether it hangs in the middle of becoming another program. It has a new memory then, with nothing in it but its words, and closes its files. A file system that does not answer holds it up there, and with
-    it everybody who asks for what only its tracer may see: its stat, its links, what it waits for. What has no such secret (status, comm, cmdline, children, cgroup, the list of its descriptors) is told even so.
-    Everybody who executes something is like that for some microseconds: who only lacks a processor is waited for."""
+    """Whether a process hangs in the middle of an exec.
+
+    The process then has a new memory, which holds only the arguments, and closes its files. A file
+    system that does not answer may hang the process there. Every reader of files that only a tracer
+    may see hangs too: stat, links, wait channel. The other files are still readable: status, comm,
+    cmdline, children, cgroup, the list of descriptors. Every exec is in this state for some
+    microseconds, so this function waits for a process that only lacks a processor.
+    """
     if not _emptied(pid):
         _hung.discard(pid)
         return False
@@ -105,7 +97,7 @@ def half(pid: int) -> bool:
 
 
 def _emptied(pid: int) -> bool:
-    """Whether there is nothing in its memory but its stack. A process without memory has ended."""
+    """Whether the memory holds only a stack. A process without memory has ended."""
     try:
         size, _, _, text, _, data, *_ = read_short(f"/proc/{pid}/statm").split()
         return text == b"0" and size == data != b"0"
@@ -121,7 +113,10 @@ def _runs(pid: int) -> bool:
 
 
 def stat_line(pid: int) -> bytes:
-    """Its stat. Of one that is `half` another program it is made of its status: hangs, and began nobody knows when."""
+    """The stat line of a process.
+
+    For a process that is `half`, the line is made from its status: state D, start time unknown.
+    """
     if not half(pid):
         return read_short(f"/proc/{pid}/stat")
     found = {
@@ -143,8 +138,43 @@ def read_stat(pid: int) -> Stat | None:
         return None
 
 
+def ancestors(pid: int) -> Iterator[int]:
+    """A process and the processes above it, without process 1."""
+    for _ in range(ANCESTORS_MAX):
+        if pid <= 1 or (found := read_stat(pid)) is None:
+            return
+        yield pid
+        pid = found.ppid
+
+
+def state_of(pid: int) -> str:
+    """The state of a process that never does an exec (`half`); empty: the process is gone."""
+    try:
+        return read_short(f"/proc/{pid}/stat").rpartition(b") ")[2][:1].decode()
+    except OSError:
+        return ""
+
+
+def cwd_of(pid: int) -> str | None:
+    """The working directory of a process or thread, if that path means the same here.
+
+    None if the directory is deleted or the process has another root, or hangs in an exec (`half`).
+    """
+    if half(pid):
+        return None
+    try:
+        path = os.readlink(f"/proc/{pid}/cwd")
+        same = os.readlink(f"/proc/{pid}/root") == "/"
+    except OSError:
+        return None
+    return path if same and path.startswith("/") and not path.endswith(" (deleted)") else None
+
+
 def lives_on(pid: int) -> bool:
-    """Whether a process whose first thread has exited goes on: in another, or as the program that another has become."""
+    """Whether a process goes on after the exit of its first thread.
+
+    The process may live in a different thread, or as the program that such a thread executed.
+    """
     try:
         field = stat_line(pid).rpartition(b")")[2].split()
         return field[0] not in (b"Z", b"X") or int(field[17]) > 1
@@ -152,65 +182,8 @@ def lives_on(pid: int) -> bool:
         return False
 
 
-def identify(pid: int) -> ProcessId | None:
-    found = read_stat(pid)
-    return ProcessId(pid, found.start, boot_id()) if found else None
-
-
-def liveness(who: ProcessId) -> Liveness:
-    if who.boot != boot_id():
-        return Liveness.REBOOTED
-    found = read_stat(who.pid)
-    if found is None:
-        return Liveness.GONE
-    if found.start != who.start:
-        return Liveness.REUSED
-    return Liveness.ZOMBIE if found.state in ("Z", "X", "x") else Liveness.RUNNING
-
-
-def alive(who: ProcessId) -> bool:
-    """The very process is there and can still act; `liveness` says why not."""
-    return liveness(who) is Liveness.RUNNING
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    pid: int
-    start: int
-    ppid: int
-    pgrp: int
-    session: int
-    tty_nr: int
-    tpgid: int
-    state: str
-    comm: str
-    argv: tuple[str, ...]
-
-    @property
-    def id(self) -> ProcessId:
-        return ProcessId(self.pid, self.start, boot_id())
-
-
-def process(pid: int, with_argv: bool = True) -> Process | None:
-    found = read_stat(pid)
-    if found is None:
-        return None
-    return Process(
-        pid=pid,
-        start=found.start,
-        ppid=found.ppid,
-        pgrp=found.pgrp,
-        session=found.session,
-        tty_nr=found.tty_nr,
-        tpgid=found.tpgid,
-        state=found.state,
-        comm=found.comm,
-        argv=read_argv(pid) if with_argv else (),
-    )
-
-
 def read_argv(pid: int) -> tuple[str, ...]:
-    """Empty for a kernel thread, a zombie, or a process whose memory is closed to us."""
+    """Empty for a kernel thread, a zombie, or a process with memory closed to us."""
     try:
         data = read_short(f"/proc/{pid}/cmdline", CMDLINE_BYTES_MAX)
     except OSError:
@@ -222,7 +195,11 @@ def read_argv(pid: int) -> tuple[str, ...]:
 
 
 def read_short(path: str, limit: int = PROC_BYTES_MAX) -> bytes:
-    """The same, for files whose records are short (stat, children, fdinfo) or come in one piece (cmdline): what is well below a page was all of it, and need not be asked for its end."""
+    """Like `read_proc`, with a single read where that is enough.
+
+    For files with short records (stat, children, fdinfo) or in one piece (cmdline). A read well
+    below a page has returned the whole file, so a second read for the end is not needed.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = os.read(fd, min(limit, 65_536))
@@ -234,7 +211,7 @@ def read_short(path: str, limit: int = PROC_BYTES_MAX) -> bytes:
 
 
 def read_proc(path: str, limit: int = PROC_BYTES_MAX) -> bytes:
-    """A whole file of /proc, up to `limit`. One read is not enough: tables come a page at a time."""
+    """A whole file of /proc, up to `limit`. A single read gives only a page of a table."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts, size = [], 0
@@ -244,3 +221,14 @@ def read_proc(path: str, limit: int = PROC_BYTES_MAX) -> bytes:
         return b"".join(parts)
     finally:
         os.close(fd)
+
+
+def ended(status: int) -> dict[str, object]:
+    """The exit code or the signal of a wait status."""
+    code = os.waitstatus_to_exitcode(status & 0xFFFF)
+    if code >= 0:
+        return {"exit_code": code, "signal": None}
+    try:
+        return {"exit_code": None, "signal": signal.Signals(-code).name}
+    except ValueError:
+        return {"exit_code": None, "signal": f"signal {-code}"}

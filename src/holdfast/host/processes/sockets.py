@@ -1,7 +1,8 @@
-"""The kernel's tables of sockets, of the network namespace that a process lives in: inode -> what it is.
+"""The kernel's tables of sockets in the network namespace of a process: inode -> socket.
 
-/proc/net is the reader's own namespace; /proc/PID/net is that of the process. The tables are read whole: a filter by inode exists only in netlink, which speaks of the
-caller's namespace alone. A namespace without sockets of ours is never read.
+/proc/net is the reader's own namespace; /proc/PID/net is that of the process. The tables are read
+whole: only netlink has a filter by inode, and netlink covers the caller's namespace alone. A
+namespace without sockets of ours is never read.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import socket
 import sys
 
-from holdfast.core.graph import Socket
-from holdfast.host.process import read_proc
+from holdfast.core.session.graph import Socket
+from holdfast.host.processes.process import read_proc
 
-TABLE_BYTES_MAX = 64 << 20  # of one /proc/PID/net table
+TABLE_BYTES_MAX = 64 << 20  # of a /proc/PID/net table
 Table = dict[int, Socket]
 
 _UNIX_LISTENING = 0x10000  # __SO_ACCEPTCON
@@ -89,7 +90,7 @@ def _end(text: bytes, family: socket.AddressFamily) -> tuple[str, int]:
 
 
 def address(text: bytes, family: socket.AddressFamily) -> str:
-    """The kernel prints addresses as 32-bit words in its own byte order."""
+    """The kernel prints addresses as 32-bit words in the machine's byte order."""
     words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
     return socket.inet_ntop(family, b"".join(word.to_bytes(4, sys.byteorder) for word in words))
 

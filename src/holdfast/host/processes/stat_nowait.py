@@ -1,6 +1,9 @@
-"""What is behind a path as the kernel knows it, without asking a file system that may not answer (a file server, a FUSE program): statx with AT_STATX_DONT_SYNC.
+"""The attributes of a file as the kernel knows them, without asking the file system.
 
-It is for the links below /proc/PID/fd, which lead to a file without a walk through its file system. (NFS is asked even so: who looks does it in a thread of the session's, host/threads.py.)
+The file system may not answer (a file server, a FUSE program), so this module uses statx with
+AT_STATX_DONT_SYNC. Use it for the links below /proc/PID/fd, which lead to a file without a walk
+through the file system. NFS is asked even so: call this in a thread of the session
+(host/runtime/threads.py).
 """
 
 from __future__ import annotations
@@ -13,13 +16,12 @@ from typing import Final, NamedTuple
 _AT_FDCWD: Final = -100
 _DONT_SYNC: Final = 0x4000  # AT_STATX_DONT_SYNC
 _BASIC: Final = 0x7FF  # STATX_BASIC_STATS
-_LAYOUT: Final = struct.Struct(
-    "=16xI8xH2xQ88xIIII"
-)  # links, mode, inode, two numbers of the device that it is, two of the one that it is on
+# links, mode, inode, major and minor number of a device file, major and minor of the file system
+_LAYOUT: Final = struct.Struct("=16xI8xH2xQ88xIIII")
 _BYTES: Final = 256
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_statx: Final = getattr(_libc, "statx", None)  # a C library without it
+_statx: Final = getattr(_libc, "statx", None)  # None: the C library does not have statx
 
 
 class Known(NamedTuple):

@@ -1,21 +1,22 @@
-"""Does this process wait on the session's terminal? Read from /proc, without stopping or tracing it.
+"""Does this process wait on the session's terminal? Reads /proc; does not stop or trace.
 
-Owns the decoding of one process's present system call. What that means for the session is
-`core/attention.py`.
+This module decodes the present system call of a process. `core/session/attention.py` decides what
+the call means for the session.
 
-`/proc/PID/syscall` gives the call a sleeping thread is in, with its arguments: the descriptor of a `read`,
-and for poll and select the address of the set, which `/proc/PID/mem` then shows; for epoll the set is in
-`fdinfo`. So "polls the terminal" is exact, and who watches it for errors only, or holds it open and polls
-something else, is no reader. Going by the call's number alone (any poll in raw mode counts) was the first
-measured rule; it is now only the fallback.
+`/proc/PID/syscall` gives the call of a sleeping thread, with its arguments. For `read`, that is the
+descriptor. For poll and select, the argument is the address of the set, which `/proc/PID/mem` then
+shows. For epoll, the set is in `fdinfo`. So "polls the terminal" is exact: a process that watches
+the terminal only for errors, or holds it open and polls a different file, is no reader. The first
+measured rule used the number of the call alone (any poll in raw mode counts); that rule is now only
+the fallback.
 
-Both files need the right to ptrace. Without it (a sudo'd program, or Yama's ptrace_scope >= 1, where only
-an ancestor may) what is left is `wchan` and the descriptor links. `wait_woken` is where a terminal read
-sleeps, but a socket's does too, so it counts only for a process without sockets. A process of which even
-that is closed is UNKNOWN.
+Both files need the right to ptrace. A sudo'd program denies that right, and so does Yama's
+ptrace_scope >= 1, where only an ancestor has it. Then `wchan` and the descriptor links remain. A
+terminal read sleeps in `wait_woken`, but so does a socket read; `wait_woken` counts only for a
+process without sockets. If `wchan` and the links are closed too, the answer is UNKNOWN.
 
-A 32-bit program on a 64-bit kernel numbers its calls differently; its stack below 4 GiB gives it away, and
-it is judged by `wchan` too.
+A 32-bit program on a 64-bit kernel numbers its calls differently. A stack below 4 GiB reveals such
+a program, and `wchan` decides for it too.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ import os
 import stat
 from dataclasses import dataclass, field
 
-from holdfast.core.attention import TtyWait
-from holdfast.host.filestat import known
-from holdfast.host.process import half, parse_stat, read_proc
+from holdfast.core.session.attention import TtyWait
+from holdfast.host.processes.process import half, parse_stat, read_proc
+from holdfast.host.processes.stat_nowait import known
 
-THREADS_MAX = 256  # looked at per process; a terminal is read by one of the first threads
-POLL_FDS_MAX = 4096  # descriptors of one poll set that are looked at
-SELECT_FDS_MAX = 65_536  # bits of one select set
+THREADS_MAX = 256  # read per process; a terminal is read by one of the first threads
+POLL_FDS_MAX = 4096  # descriptors that are read of a poll set
+SELECT_FDS_MAX = 65_536  # bits of a select set
 EPOLL_DEPTH_MAX = 3  # epoll inside epoll; the kernel itself allows 5
 
 _READABLE = 0x001 | 0x040  # POLLIN, POLLRDNORM; the same bits in epoll
@@ -50,7 +51,7 @@ _URING_WCHANS = ("io_cqring_wait",)
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """System call numbers of one architecture. `reads`: number -> which argument is the descriptor."""
+    """System call numbers of an architecture. `reads`: number -> index of the descriptor."""
 
     reads: dict[int, int]
     polls: frozenset[int]
@@ -89,7 +90,7 @@ _ORDER = (
 
 
 def blocked_on_tty(pid: int, tty_rdev: int) -> TtyWait:
-    """What `pid` does about the terminal whose slave is the device `tty_rdev`, over all of its threads."""
+    """How `pid`, over all its threads, waits on the terminal with the slave device `tty_rdev`."""
     try:
         tids = os.listdir(f"/proc/{pid}/task")[:THREADS_MAX]
     except OSError:
@@ -107,12 +108,12 @@ def blocked_on_tty(pid: int, tty_rdev: int) -> TtyWait:
 
 
 def tty_rdev_of(tty_nr: int) -> int:
-    """The device number of a `tty_nr` as /proc/PID/stat writes it (the kernel's packed form)."""
+    """The device number of a `tty_nr` from /proc/PID/stat (the kernel's packed form)."""
     return os.makedev((tty_nr >> 8) & 0xFFF, (tty_nr & 0xFF) | ((tty_nr >> 12) & 0xFFF00))
 
 
 def read_syscall(task: str) -> bytes:
-    """The `syscall` file of a task; on its own so that a test can take the right to read it away."""
+    """The `syscall` file of a task; a separate function so that a test can deny the read."""
     return read_proc(f"{task}/syscall")
 
 
@@ -146,19 +147,16 @@ class _Thread:
 
     def _by_syscall(self, line: bytes) -> TtyWait:
         words = line.split()
-        if (
-            len(words) < 9
-        ):  # "running", or "-1 sp pc": blocked outside of any call, like a page fault
+        if len(words) < 9:
+            # "running", or "-1 sp pc": blocked outside of any call, like a page fault.
             return TtyWait.NONE
         number, args, sp = int(words[0]), [int(word, 16) for word in words[1:7]], int(words[7], 16)
         if _MACHINE is None or sp < _COMPAT_STACK:
             return self._by_wchan()
         if number in _MACHINE.reads:
-            return (
-                TtyWait.READ
-                if self._is_terminal(_fd(args[_MACHINE.reads[number]]))
-                else TtyWait.NONE
-            )
+            if self._is_terminal(_fd(args[_MACHINE.reads[number]])):
+                return TtyWait.READ
+            return TtyWait.NONE
         if number == _MACHINE.uring_enter:
             return self._by_wchan()
         restarted_poll = number == _MACHINE.restart and self._wchan().startswith(_POLL_WCHANS)
