@@ -1,4 +1,4 @@
-"""However many ask, a session is looked at once for all of them; when nobody does, nothing is left that could wake up."""
+"""All requests share the looks at a session; without requests no timer is left."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.core.noticing import Notice
-from holdfast.host import noticing
-from holdfast.host.attending import Attended
-from holdfast.host.noticing import Asking, Noticing, until
+from holdfast.core.session.notices import Notice
+from holdfast.host.requests import attention
+from holdfast.host.requests.attention import Asking, AttentionWatch, until
+from holdfast.host.session.attention_probe import Attention
 
 DEADLINE_S = 60.0
 
 
 class Stage:
-    """An engine with sessions that wait for whatever the test says, and count how often they are looked at."""
+    """An engine with scripted sessions that count the looks at them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         self.kind: dict[str, list[str]] = {}
@@ -29,14 +29,14 @@ class Stage:
             ended={},
             unreachable={},
             unreached={},
-            kin=SimpleNamespace(on_change=[]),
+            lineages=SimpleNamespace(on_change=[]),
             events=SimpleNamespace(follow=self.followers.append, unfollow=self.followers.remove),
-            desk=SimpleNamespace(approvals=SimpleNamespace(open={})),
+            held_acts=SimpleNamespace(approvals=SimpleNamespace(open={})),
         )
         for name in names:
             self.add(name)
-        monkeypatch.setattr(noticing, "attended", self._attended)
-        self.noticing = Noticing(cast(Any, self.engine))
+        monkeypatch.setattr(attention, "read_attention", self._read_attention)
+        self.attention_watch = AttentionWatch(cast(Any, self.engine))
 
     def add(self, name: str) -> None:
         loop = asyncio.get_running_loop()
@@ -63,10 +63,10 @@ class Stage:
         )
         self.engine.sessions[name], self.kind[name] = session, ["idle"]
 
-    async def _attended(self, session: Any, state: None) -> Attended:
+    async def _read_attention(self, session: Any, state: None) -> Attention:
         await asyncio.sleep(0)
         kinds = self.kind[session.id]
-        return Attended(kinds.pop(0) if len(kinds) > 1 else kinds[0], "so it is", "sh", 7, None)
+        return Attention(kinds.pop(0) if len(kinds) > 1 else kinds[0], "so it is", "sh", 7, None)
 
     def becomes(self, name: str, *kinds: str) -> None:
         self.kind[name] = list(kinds)
@@ -81,7 +81,7 @@ class Stage:
             follower()
 
 
-async def told(asking: Asking) -> Notice:
+async def next_notice(asking: Asking) -> Notice:
     while not asking.pending:
         await asking.woken.wait()
         asking.woken.clear()
@@ -92,39 +92,39 @@ def played(play: Callable[[], Any]) -> None:
     asyncio.run(asyncio.wait_for(play(), DEADLINE_S))
 
 
-def test_a_hundred_who_ask_cost_as_much_as_one_and_each_is_told(
+def test_a_hundred_followers_cost_as_much_as_one_and_each_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def play() -> None:
         stage = Stage(monkeypatch, "a")
         askers = [Asking(None) for _ in range(50)] + [Asking(frozenset("a")) for _ in range(50)]
         for asking in askers:
-            stage.noticing.begin(asking)
-        await asyncio.gather(*(stage.noticing.now(["a"]) for _ in askers))
+            stage.attention_watch.begin(asking)
+        await asyncio.gather(*(stage.attention_watch.now(["a"]) for _ in askers))
         assert stage.looks["a"] <= 2, "that of the round, and the one that all asked for together"
         for asking in askers:
-            assert (await told(asking)).kind == "idle"
+            assert (await next_notice(asking)).kind == "idle"
         stage.becomes("a", "secret")
-        assert [(await told(asking)).kind for asking in askers] == ["secret"] * 100
+        assert [(await next_notice(asking)).kind for asking in askers] == ["secret"] * 100
 
     played(play)
 
 
-def test_nobody_asks_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_followers_no_task_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play() -> None:
         before = asyncio.all_tasks()
         stage = Stage(monkeypatch, "a", "b")
         one, other = Asking(frozenset("a")), Asking(frozenset("a"))
-        stage.noticing.begin(one)
-        stage.noticing.begin(other)
-        await told(one)
-        assert "b" not in stage.looks, "what nobody asked about is not looked at"
-        stage.noticing.finish(one)
-        assert stage.followers and stage.engine.kin.on_change
-        stage.noticing.finish(other)
+        stage.attention_watch.begin(one)
+        stage.attention_watch.begin(other)
+        await next_notice(one)
+        assert "b" not in stage.looks, "sessions without followers are not looked at"
+        stage.attention_watch.finish(one)
+        assert stage.followers and stage.engine.lineages.on_change
+        stage.attention_watch.finish(other)
         for _ in range(10):
             await asyncio.sleep(0)
-        assert not stage.followers and not stage.engine.kin.on_change
+        assert not stage.followers and not stage.engine.lineages.on_change
         assert asyncio.all_tasks() == before
         timers = [timer for timer in asyncio.get_running_loop()._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
         assert len(timers) == 1, "only the test's own limit"
@@ -141,61 +141,104 @@ def test_sessions_that_come_end_are_lost_or_live_for_a_moment_are_told(
             id="old", name="old", reason="exited", ended=1.0, exit_code=0
         )
         asking = Asking(None)
-        stage.noticing.begin(asking)
-        assert (await told(asking)).session == "a"
+        stage.attention_watch.begin(asking)
+        assert (await next_notice(asking)).session == "a"
         stage.add("b")
-        assert (await told(asking)).session == "b"
+        assert (await next_notice(asking)).session == "b"
         stage.ends("a", 3)
-        over = await told(asking)
+        over = await next_notice(asking)
         assert (over.session, over.kind, over.exit_code, over.since) == ("a", "exited", 3, 5.0)
         stage.engine.ended["c"] = SimpleNamespace(
             id="c", name="c", reason="lost: its keeper died", ended=6.0, exit_code=None
         )
-        assert ((brief := await told(asking)).session, brief.kind) == ("c", "lost")
+        assert ((brief := await next_notice(asking)).session, brief.kind) == ("c", "lost")
         stage.engine.sessions.pop("b")
         stage.engine.unreachable["b"] = "it is being claimed again"
-        assert ((away := await told(asking)).kind, away.why) == (
+        assert ((away := await next_notice(asking)).kind, away.why) == (
             "unknown",
             "it is being claimed again",
         )
-        stage.noticing.finish(asking)
+        stage.attention_watch.finish(asking)
 
     played(play)
 
 
-def test_what_vanishes_under_one_look_is_not_told_as_unknown(
+def test_a_session_that_vanishes_during_a_look_is_not_reported_as_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def play() -> None:
         stage = Stage(monkeypatch, "a")
         asking = Asking(None)
-        stage.noticing.begin(asking)
-        await told(asking)
+        stage.attention_watch.begin(asking)
+        await next_notice(asking)
         stage.becomes("a", "unknown", "working")
-        assert (await told(asking)).kind == "working"
+        assert (await next_notice(asking)).kind == "working"
         stage.becomes("a", "unknown")
-        assert (await told(asking)).kind == "unknown"
-        stage.noticing.finish(asking)
+        assert (await next_notice(asking)).kind == "unknown"
+        stage.attention_watch.finish(asking)
 
     played(play)
 
 
-def test_whoever_asks_is_answered_by_a_look_that_begins_afterwards(
+def test_a_request_is_answered_by_a_look_that_begins_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Somebody else follows, so an answer is known already: it is not given."""
+    """A parallel follower has an answer already; that older answer must not be used."""
 
     async def play() -> None:
         stage = Stage(monkeypatch, "a")
         asking = Asking(None)
-        stage.noticing.begin(asking)
-        await told(asking)
+        stage.attention_watch.begin(asking)
+        await next_notice(asking)
         stage.kind["a"] = ["input"]  # without any sign
-        waiting = asyncio.create_task(until(stage.noticing, stage.engine.sessions["a"], "idle"))
-        assert (await stage.noticing.now(["a"]))[0].kind == "input"
+        waiting = asyncio.create_task(
+            until(stage.attention_watch, stage.engine.sessions["a"], "idle")
+        )
+        assert (await stage.attention_watch.now(["a"]))[0].kind == "input"
         assert not waiting.done()
         stage.becomes("a", "idle")
         assert (await waiting).kind == "idle"
-        stage.noticing.finish(asking)
+        stage.attention_watch.finish(asking)
+
+    played(play)
+
+
+def test_s2_a_wait_is_told_of_a_change_that_came_with_the_answer_to_its_own_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two looks at a session overlap and end in the same step of the loop, in either order."""
+
+    async def play() -> None:
+        for order in ((0, 1), (1, 0)):
+            stage = Stage(monkeypatch, "a")
+            looks: list[asyncio.Future[str]] = []
+
+            async def held_look(
+                session: Any, state: None, looks: list[asyncio.Future[str]] = looks
+            ) -> Attention:
+                looks.append(asyncio.get_running_loop().create_future())
+                return Attention(await looks[-1], "so it is", "sh", 7, None)
+
+            async def begun(count: int, looks: list[asyncio.Future[str]] = looks) -> None:
+                while len(looks) < count:
+                    await asyncio.sleep(0)
+
+            monkeypatch.setattr(attention, "read_attention", held_look)
+            follower = Asking(None)
+            stage.attention_watch.begin(follower)
+            await begun(1)
+            looks[0].set_result("working")
+            assert (await next_notice(follower)).kind == "working"
+            waiting = asyncio.create_task(
+                until(stage.attention_watch, stage.engine.sessions["a"], "idle")
+            )
+            await begun(2)
+            stage.engine.sessions["a"].ring.head += 1
+            await begun(3)
+            for which in order:
+                looks[1 + which].set_result(("working", "idle")[which])
+            done, _ = await asyncio.wait({waiting}, timeout=DEADLINE_S / 10)
+            assert done and waiting.result().kind == "idle"
+            stage.attention_watch.finish(follower)
 
     played(play)

@@ -1,4 +1,4 @@
-"""However many follow a session, it is looked at once for all of them."""
+"""All followers of a session share the reads of its processes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.graph import Graph
-from holdfast.host import following
-from holdfast.host.following import Looks
+from holdfast.core.session.graph import Graph
+from holdfast.host.requests import follow_graph
+from holdfast.host.requests.follow_graph import Looks
 
 
 class Followed:
-    """A session that is read one by one, and says how often."""
+    """A session that counts its reads."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -26,9 +26,11 @@ class Followed:
             attention=self._attention,
             looked=asyncio.to_thread,
         )
-        kin = SimpleNamespace(looking=lambda session: frozenset(), seen=lambda *found, **how: None)
+        lineages = SimpleNamespace(
+            looking=lambda session: frozenset(), seen=lambda *found, **how: None
+        )
         self.ops: Any = SimpleNamespace(
-            engine=SimpleNamespace(kin=kin, halter=SimpleNamespace(groups=None))
+            engine=SimpleNamespace(lineages=lineages, halter=SimpleNamespace(groups=None))
         )
 
     async def _attention(self) -> tuple[str, str, str]:
@@ -42,7 +44,7 @@ class Followed:
 def test_a_hundred_followers_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         followed, looks = Followed(), Looks()
-        monkeypatch.setattr(following, "of_session", followed.look)
+        monkeypatch.setattr(follow_graph, "of_session", followed.look)
         for rounds in range(1, 4):
             await asyncio.gather(*(looks.of(followed.ops, followed.session) for _ in range(100)))
             assert followed.reads == rounds
@@ -51,10 +53,12 @@ def test_a_hundred_followers_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_who_gives_up_takes_nothing_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_that_cancels_takes_nothing_from_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def main() -> None:
         followed, looks = Followed(), Looks()
-        monkeypatch.setattr(following, "of_session", followed.look)
+        monkeypatch.setattr(follow_graph, "of_session", followed.look)
         first, second = (
             asyncio.create_task(looks.of(followed.ops, followed.session)) for _ in range(2)
         )

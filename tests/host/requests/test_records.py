@@ -11,14 +11,15 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.core import record
-from holdfast.core.audit import verify
-from holdfast.host import recordops, recordtable
-from holdfast.host.connection import Connection
-from holdfast.host.journal import Journal
-from holdfast.host.store import Store
-from holdfast.testing.records import Scribe
+from holdfast.core.record import record
+from holdfast.core.record.audit import verify
+from holdfast.host.requests import records
+from holdfast.host.runtime.connection import Connection
+from holdfast.host.storage import record_table
+from holdfast.host.storage.journal import Journal
+from holdfast.host.storage.store import Store
 from holdfast.wire import frames
+from tests.support.checkers.records import Scribe
 
 
 class Client:
@@ -54,7 +55,7 @@ def connected(
 ) -> None:
     async def go() -> None:
         store = Store(str(path))
-        store.start(asyncio.get_running_loop())
+        store.start()
         scribe = Scribe()
         journal = Journal(store, scribe.private)
         ours, theirs = socket.socketpair()
@@ -80,19 +81,17 @@ async def act(journal: Journal, scribe: Scribe, content: bytes) -> None:
     await journal.settled()
 
 
-def test_the_newest_those_after_a_number_and_those_that_come(tmp_path: Path) -> None:
+def test_the_log_gives_the_newest_entries_those_after_a_number_and_new_ones(tmp_path: Path) -> None:
     async def work(journal: Journal, scribe: Scribe, conn: Connection, client: Client) -> None:
         for n in range(5):
             await act(journal, scribe, b"%d" % n)
-        answer = await recordops.log(journal, conn, 1, scribe.session, None, 4, False)
-        assert [e["seq"] for e in answer["entries"]] == [7, 8, 9, 10]
-        answer = await recordops.log(journal, conn, 1, scribe.session, 2, 3, False)
-        assert [e["seq"] for e in answer["entries"]] == [3, 4, 5]
-        answer = await recordops.log(journal, conn, 1, scribe.session, 0, 2, False)
-        assert [e["seq"] for e in answer["entries"]] == [1, 2]
-        following = asyncio.ensure_future(
-            recordops.log(journal, conn, 7, scribe.session, 8, 1, True)
-        )
+        answer = await records.log(journal, conn, 1, scribe.session, None, 4, False)
+        assert [e["seq"] for e in answer.entries] == [7, 8, 9, 10]
+        answer = await records.log(journal, conn, 1, scribe.session, 2, 3, False)
+        assert [e["seq"] for e in answer.entries] == [3, 4, 5]
+        answer = await records.log(journal, conn, 1, scribe.session, 0, 2, False)
+        assert [e["seq"] for e in answer.entries] == [1, 2]
+        following = asyncio.ensure_future(records.log(journal, conn, 7, scribe.session, 8, 1, True))
         await act(journal, scribe, b"new")
         await client.until(lambda: len(client.events()) == 4)
         assert [(e["event"], e["request"], e["body"]["number"]) for e in client.events()] == [
@@ -104,58 +103,58 @@ def test_the_newest_those_after_a_number_and_those_that_come(tmp_path: Path) -> 
     connected(tmp_path / "state.db", work)
 
 
-def test_p2_whoever_looks_sees_what_happened_before_they_asked(tmp_path: Path) -> None:
-    """What is posted gathers for a while before it is written; nobody who looks has to know that."""
+def test_p2_a_reader_sees_every_entry_posted_before_its_request(tmp_path: Path) -> None:
+    """Posted entries are written later; a reader need not know that."""
 
     async def work(journal: Journal, scribe: Scribe, conn: Connection, client: Client) -> None:
         for n in range(1, 6):
             journal.post(scribe.draft(scribe.ann, "fact", "line", b"%d" % n), (True, True))
-            answer = await recordops.log(journal, conn, 1, scribe.session, None, 10, False)
-            assert [e["content"] for e in answer["entries"]] == [str(m) for m in range(1, n + 1)]
+            answer = await records.log(journal, conn, 1, scribe.session, None, 10, False)
+            assert [e["content"] for e in answer.entries] == [str(m) for m in range(1, n + 1)]
 
     connected(tmp_path / "state.db", work)
 
 
-def test_a4_a_disk_that_takes_nothing_does_not_keep_anybody_from_looking(
+def test_a4_a_full_disk_does_not_block_readers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(journal: Journal, scribe: Scribe, conn: Connection, client: Client) -> None:
         await act(journal, scribe, b"kept")
-        append = recordtable.append
+        append = record_table.append
 
         def full(*_: Any) -> Any:
             raise apsw.FullError("database or disk is full")
 
-        monkeypatch.setattr(recordtable, "append", full)
+        monkeypatch.setattr(record_table, "append", full)
         journal.post(scribe.draft(scribe.ann, "fact", "line", b"owed"))
         for _ in range(3):
-            answer = await recordops.log(journal, conn, 1, scribe.session, None, 10, False)
-            assert [e["seq"] for e in answer["entries"]] == [1, 2] and journal.failing
-        monkeypatch.setattr(recordtable, "append", append)
-        answer = await recordops.log(journal, conn, 1, scribe.session, None, 10, False)
-        assert [e["seq"] for e in answer["entries"]] == [1, 2, 3] and not journal.failing
+            answer = await records.log(journal, conn, 1, scribe.session, None, 10, False)
+            assert [e["seq"] for e in answer.entries] == [1, 2] and journal.failing
+        monkeypatch.setattr(record_table, "append", append)
+        answer = await records.log(journal, conn, 1, scribe.session, None, 10, False)
+        assert [e["seq"] for e in answer.entries] == [1, 2, 3] and not journal.failing
 
     connected(tmp_path / "state.db", work)
 
 
 def test_p2_an_export_waits_for_a_client_that_does_not_read(tmp_path: Path) -> None:
-    """More than fits into the queue of a client: nothing is lost, and it is not disconnected."""
+    """An export larger than the client's queue: no byte is lost, and the client stays connected."""
 
     async def work(journal: Journal, scribe: Scribe, conn: Connection, client: Client) -> None:
         for n in range(12):
             await act(journal, scribe, b"%d" % n * 1_000_000)
         exporting = asyncio.ensure_future(
-            recordops.export(journal, conn, 3, scribe.session, "work", scribe.operators)
+            records.export(journal, conn, 3, scribe.session, "work", scribe.operators)
         )
         while not conn.blocked:
             await asyncio.sleep(0)
         await client.until(lambda: exporting.done())
         answer = exporting.result()
         await client.until(
-            lambda: client.received >= answer["bytes"] and len(client.data()) == answer["bytes"]
+            lambda: client.received >= answer.bytes and len(client.data()) == answer.bytes
         )
         whole = client.data()
-        assert len(whole) == answer["bytes"] > 12_000_000 and answer["entries"] == 24
+        assert len(whole) == answer.bytes > 12_000_000 and answer.entries == 24
         assert verify(whole.splitlines(keepends=True)) == []
 
     connected(tmp_path / "state.db", work)

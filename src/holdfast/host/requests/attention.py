@@ -1,13 +1,19 @@
-"""Tells those who asked what sessions wait for (S2): one look for all of them, and none while nobody asks.
+"""What sessions wait for (S2): one look serves all callers, and none happens while nobody asks.
 
-That a session began, ended, was halted or renamed comes as an event. What the kernel tells only when it is asked (the terminal's mode, who reads it) is looked at. A round every OBSERVE_INTERVAL_S
-compares what costs nothing to know: how much was put out and taken in, which processes came and went. Where any of that moved, it is looked at once, and for a moment longer; where all is still, STILL_S after the last look:
-that a silent program turns the echo off has no other sign. A round that takes long is followed by a pause LOOK_SHARE times as long.
+The start, end, halt and rename of a session are events. Facts that the kernel gives only on request
+(the terminal's mode, the reading process) are polled. A round every OBSERVE_INTERVAL_S compares
+counters that cost nothing: bytes out and in, processes started and exited. A session with any
+change is looked at now and for SETTLE_S longer. A session without change is looked at after
+STILL_S: a silent program that turns the echo off gives no other sign. A slow round is followed by a
+pause LOOK_SHARE times as long.
 
-The last answer is never given for a new one: whoever asks is told what a look says that began after the question (`now`), many at the same time by the same look.
+A request never gets an old answer: its look begins after the request (`now`), and simultaneous
+requests share a look. Looks at a session may overlap; of two, the one that began later counts,
+whichever ends first.
 
-Whoever may not observe a session is not told of it, and that is asked when it is told, not when they came. Who may not any more is told "unknown" as the last of it, or, having named it, is
-refused. A reader that does not read costs what it has not been told: the newest notice of each session (core/noticing.py).
+The right to observe is checked for every notice. A follower that loses the right gets a last notice
+"unknown", or an error if the request named the session. A client that does not read costs one
+notice per session, the newest (core/session/notices.py).
 """
 
 from __future__ import annotations
@@ -18,41 +24,44 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.core import execution
-from holdfast.core.noticing import OVER, Notice, Pending, doubtful, news
-from holdfast.host.attending import Attended, attended
-from holdfast.host.connection import Connection
-from holdfast.host.session import Session
-from holdfast.host.standing import FOREVER
-from holdfast.host.store import Record
-from holdfast.host.telling import anyway, failed
-from holdfast.host.threads import briefly
+from holdfast.core.contract.output import Attention as Asked
+from holdfast.core.contract.output import AttentionReply
+from holdfast.core.policy import execution
+from holdfast.core.session.notices import OVER, Notice, Pending, doubtful, news
+from holdfast.host.people.rights import FOREVER
+from holdfast.host.runtime.connection import Connection
+from holdfast.host.runtime.notify import log_error, log_errors
+from holdfast.host.runtime.tasks import Tasks
+from holdfast.host.runtime.threads import in_slot
+from holdfast.host.session.attention_probe import Attention, read_attention
+from holdfast.host.session.session import Session
+from holdfast.host.storage.store import SessionRow
 from holdfast.model.errors import NotFound, Unavailable, Usage
 from holdfast.model.limits import OBSERVE_INTERVAL_S, SESSIONS_MAX, KiB
 
 if TYPE_CHECKING:
     from holdfast.host.engine import Engine
-    from holdfast.host.ops import Ops
+    from holdfast.host.requests.host import Context, Host
 
-STILL_S: Final = 0.7  # between looks at a session where nothing moves
-SETTLE_S: Final = 0.5  # after something moved it is looked at in every round: a program prints its question before it waits for the answer
-SOON_S: Final = 0.02  # between an event and the round it begins: more come together
+STILL_S: Final = 0.7  # between looks at a session without change
+# looks in every round after a change: a program prints its question before it waits
+SETTLE_S: Final = 0.5
+SOON_S: Final = 0.02  # between an event and its round, so that simultaneous events share the round
 LOOK_SHARE: Final = 2
-ENDED_TOLD_MAX: Final = 64  # to whoever begins to follow: the newest
-ANSWER_S: Final = 1.0  # for a keeper to say how its terminal is; it is unknown then
+ENDED_TOLD_MAX: Final = 64  # the newest ended sessions, for a client that begins to follow
+ANSWER_S: Final = 1.0  # for a keeper to describe its terminal, which is unknown then
 LOOKS_AT_ONCE: Final = 2
-UNREAD_BYTES: Final = (
-    64 * KiB
-)  # that a reader may leave before the rest waits here, the newest of each session
-RECHECK_MAX_S: Final = 3600.0  # a clock that is set must not make a right outlive its end by more
-NO_ANSWER: Final = Attended("unknown", "its keeper does not answer", "", None, None)
+# that a reader may leave before the rest waits here, the newest of each session
+UNREAD_BYTES: Final = 64 * KiB
+RECHECK_MAX_S: Final = 3600.0  # an adjusted clock must not make a right outlive its end by more
+NO_ANSWER: Final = Attention("unknown", "its keeper does not answer", "", None, None)
 NOT_YOURS: Final = "you may not observe it any more"
 
 
 class Asking:
-    """One who wants to be told: of these sessions, or of all that there are."""
+    """A request that follows these sessions, or all."""
 
     def __init__(self, only: frozenset[str] | None) -> None:
         self.only, self.pending, self.woken = only, Pending(), asyncio.Event()
@@ -64,33 +73,54 @@ class Asking:
         self.pending.put(notice)
         self.woken.set()
 
+    def begin_with(self, notice: Notice) -> None:
+        """The state from which this request follows; a notice that came meanwhile is newer."""
+        self.pending.put_if_none(notice)
+        self.woken.set()
+
+
+class Held(NamedTuple):
+    """An act that waits for approval."""
+
+    operator: str
+    act: str
+
+    def waits_while(self, kind: str) -> bool:
+        """Whether the approval is what a session of this kind waits for.
+
+        A held program belongs to a session that works; other acts wait for the prompt's shell.
+        """
+        return kind == ("working" if self.act == execution.ACT else "idle")
+
 
 @dataclass
 class _Seen:
     notice: Notice | None = None
-    signs: tuple[Any, ...] = ()
+    signs: tuple[object, ...] = ()
     looked: float = 0.0  # by the loop's clock
     moved: float = 0.0
-    look: asyncio.Future[Notice] | None = None  # the last one
+    told: int = 0  # the number of the newest look whose result is known
+    look: asyncio.Future[Notice] | None = None  # the latest
 
 
-class Noticing:
-    """One per host."""
+class AttentionWatch:
+    """The looks of a host."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._asking: set[Asking] = set()
         self._seen: dict[str, _Seen] = {}
-        self._over: set[str] = set()  # whose end was told, or came before anybody asked
+        # sessions whose end was sent, or came before the first request
+        self._prompts: set[str] = set()  # sessions at their prompt, with an act that is held
+        self._over: set[str] = set()
         self._stirs: Counter[str] = Counter()  # processes that came and went
         self._woken = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
         self._next: dict[str, asyncio.Task[Notice]] = {}  # looks that have not begun
-        self._tasks: set[asyncio.Task[Notice]] = set()
+        self._tasks = Tasks(None)
         self._few = asyncio.Semaphore(LOOKS_AT_ONCE)
-        self._through: dict[
-            str, asyncio.Event
-        ] = {}  # of a look: others need not wait for it any more
+        # By session: set when its look has ended, or is slow and must not delay other looks.
+        self._through: dict[str, asyncio.Event] = {}
         self.looks = 0
 
     # ------------------------------------------------------------ who asks
@@ -99,23 +129,23 @@ class Noticing:
         self._asking.add(asking)
         if self._rounds is None:
             self._over = set(self._engine.ended)
-            self._engine.kin.on_change.append(self._stirred)
+            self._engine.lineages.on_change.append(self._stirred)
             self._engine.events.follow(self._woken.set)
             self._rounds = asyncio.get_running_loop().create_task(self._go_round())
 
     def finish(self, asking: Asking) -> None:
-        """Nothing wakes up any more when nobody asks."""
+        """Stops the rounds after the last request."""
         self._asking.discard(asking)
         if not self._asking and self._rounds is not None:
             self._engine.events.unfollow(self._woken.set)
-            self._engine.kin.on_change.remove(self._stirred)
+            self._engine.lineages.on_change.remove(self._stirred)
             self._rounds.cancel()
             self._rounds = None
             self._seen.clear()
             self._stirs.clear()
 
     async def now(self, only: Iterable[str]) -> list[Notice]:
-        """As it is, by looks that begin after this was asked."""
+        """The state of these sessions, by looks that begin after the call."""
         looked_at = [
             found
             for one in only
@@ -137,7 +167,7 @@ class Noticing:
 
     # ------------------------------------------------------------ rounds
 
-    def _stirred(self, session: Session, *_: Any) -> None:
+    def _stirred(self, session: Session, *_: object) -> None:
         self._stirs[session.id] += 1
 
     async def _go_round(self) -> None:
@@ -145,7 +175,7 @@ class Noticing:
         while True:
             self._woken.clear()
             began = loop.time()
-            with anyway("a look at what sessions wait for"):
+            with log_errors("a look at what sessions wait for"):
                 await self._round(began)
             pause = (loop.time() - began) * LOOK_SHARE
             with contextlib.suppress(TimeoutError):
@@ -161,14 +191,8 @@ class Noticing:
             if any(asking.wants(one) for asking in self._asking)
         ]:
             session, seen = self._engine.sessions[one], self._seen.setdefault(one, _Seen())
-            signs = (
-                session.ring.head,
-                session.ring.written,
-                session.state,
-                session.name,
-                self._stirs[one],
-                self._held(one),
-            )
+            ring, told = session.ring, (session.state, session.name)
+            signs = (ring.head, ring.written, *told, self._stirs[one], len(self._held(one)))
             if signs != seen.signs:
                 seen.signs, seen.moved = signs, now
             if (
@@ -178,7 +202,7 @@ class Noticing:
             ):
                 seen.looked = now
                 seen.look = asyncio.ensure_future(self._fresh(session))
-                seen.look.add_done_callback(_looked)  # the others are told
+                seen.look.add_done_callback(_looked)  # a failed look is logged
                 due.append(session.id)
         await asyncio.gather(*(self._through[one].wait() for one in due if one in self._through))
         for one in [
@@ -187,11 +211,12 @@ class Noticing:
             if one not in self._engine.sessions
         ]:
             if (notice := self._elsewhere(one)) is not None:
-                self._tell(notice)
+                self._tell(notice, self.looks)
             if one in self._engine.ended:
                 self._over.add(one)
             if one not in self._engine.unreachable:
                 self._seen.pop(one, None)
+                self._prompts.discard(one)
                 self._stirs.pop(one, None)
         if len(self._over) > 2 * len(self._engine.ended):
             self._over &= self._engine.ended.keys()
@@ -200,16 +225,14 @@ class Noticing:
 
     def _fresh(self, session: Session) -> asyncio.Future[Notice]:
         if (task := self._next.get(session.id)) is None:
-            task = self._next[session.id] = session.loop.create_task(self._look(session))
+            task = self._next[session.id] = self._tasks.spawn(self._look(session))
             self._through[session.id] = asyncio.Event()
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
         return asyncio.shield(task)
 
     async def _look(self, session: Session) -> Notice:
         through, me = self._through[session.id], asyncio.current_task()
         try:
-            found = await briefly(self._few, self._find(session), through.set)
+            number, found = await in_slot(self._few, self._find(session), through.set)
         finally:
             through.set()
             if self._through.get(session.id) is through:
@@ -219,192 +242,180 @@ class Noticing:
         if session.ended.done() and (over := self._elsewhere(session.id)) is not None:
             return over
         notice = _notice(session, found, self.last(session.id))
-        if session.id in self._seen:
-            self._tell(notice)
-        return notice
+        return self._tell(notice, number) if session.id in self._seen else notice
 
-    async def _find(self, session: Session) -> Attended:
+    async def _find(self, session: Session) -> tuple[int, Attention]:
+        """The number of this look, in the order of their beginnings, and its result."""
         del self._next[session.id]
-        self.looks += 1
+        self.looks = number = self.looks + 1
         found, before = await self._read(session), self.last(session.id)
         if doubtful(before, found.kind):
             found = await self._read(session)
-        if found.kind == "working" and (held := self._held(session.id)):
-            return found._replace(
-                kind="approval",
-                why="a program that it would start waits for approval"
-                if held == 1
-                else f"{held} programs that it would start wait for approval",
-            )
-        return found
+        held = [one for one in self._held(session.id) if one.waits_while(found.kind)]
+        self._prompts.discard(session.id)
+        if held:
+            if found.kind == "idle":
+                self._prompts.add(session.id)
+            found = found._replace(kind="approval", why=_awaited(held))
+        return number, found
 
-    async def _read(self, session: Session) -> Attended:
+    def is_ready(self, notice: Notice) -> bool:
+        """Whether the shell is at its prompt, also while an act waits for approval."""
+        return notice.kind == "idle" or (
+            notice.kind == "approval" and notice.session in self._prompts
+        )
+
+    async def _read(self, session: Session) -> Attention:
         if not session.answers:
             return NO_ANSWER
         try:
             async with asyncio.timeout(ANSWER_S):
                 state = await session.marks_seen()
-            return await attended(session, state)
+            return await read_attention(session, state)
         except (Unavailable, TimeoutError, OSError):
             return NO_ANSWER
 
-    def _held(self, session: str) -> int:
-        """Programs that wait in the kernel until somebody has decided."""
-        return sum(
-            p.binding.session == session and p.binding.act == execution.ACT and p.state == "waiting"
-            for p in self._engine.desk.approvals.open.values()
-        )
+    def _held(self, session: str) -> list[Held]:
+        """The acts in a session that wait for approval, and the programs that the gate holds."""
+        return [
+            Held(p.binding.operator, p.binding.act)
+            for p in self._engine.held_acts.approvals.open.values()
+            if p.binding.session == session and p.state == "waiting"
+        ]
 
     def _elsewhere(self, session: str) -> Notice | None:
-        """Of one that is not among the living."""
+        """The notice of a session that does not run here now."""
         engine = self._engine
         if (record := engine.ended.get(session)) is not None:
             return over(record)
         if session in engine.unreachable:
             known, before = engine.unreached.get(session), self.last(session)
             since = before.since if before is not None and before.kind == "unknown" else time.time()
-            return Notice(
-                session,
-                known.name if known is not None else "",
-                "unknown",
-                engine.unreachable[session],
-                None,
-                since,
-                "",
-                None,
-            )
+            name = known.name if known is not None else ""
+            return _unknown(session, name, engine.unreachable[session], since)
         return None
 
-    def _tell(self, notice: Notice) -> None:
+    def _tell(self, notice: Notice, look: int) -> Notice:
+        """Tells all requests the result of a look; returns the notice that now holds."""
         seen = self._seen.get(notice.session)
+        if seen is not None:
+            if look < seen.told and seen.notice is not None:
+                return seen.notice  # a look that began later was quicker
+            seen.told = look
         if not news(seen.notice if seen is not None else None, notice):
-            return
+            return notice
         if seen is not None:
             seen.notice = notice
         for asking in self._asking:
             if asking.wants(notice.session):
                 asking.put(notice)
+        return notice
+
+
+def _awaited(held: list[Held]) -> str:
+    """What waits for approval, in words."""
+    if held[0].act == execution.ACT:
+        return (
+            "a program that it would start waits for approval"
+            if len(held) == 1
+            else f"{len(held)} programs that it would start wait for approval"
+        )
+    if len(held) == 1:
+        return f"the {held[0].act} of {held[0].operator} is held"
+    return f"{len(held)} acts are held"
 
 
 def _looked(look: asyncio.Future[Notice]) -> None:
     if not look.cancelled() and isinstance(error := look.exception(), Exception):
-        failed("a look at what a session waits for", error)
+        log_error("a look at what a session waits for", error)
 
 
-def over(record: Record) -> Notice:
+def over(record: SessionRow) -> Notice:
     kind = "lost" if record.reason.startswith("lost") else "exited"
     return Notice(
         record.id, record.name, kind, record.reason, None, record.ended or 0.0, "", record.exit_code
     )
 
 
-def _notice(session: Session, found: Attended, before: Notice | None) -> Notice:
-    made = Notice(
-        session.id,
-        session.name,
-        found.kind,
-        found.why,
-        found.pid,
-        time.time(),
-        found.foreground,
-        None,
-    )
+def _unknown(session: str, name: str, why: str, since: float) -> Notice:
+    return Notice(session, name, "unknown", why, None, since, "", None)
+
+
+def _notice(session: Session, found: Attention, before: Notice | None) -> Notice:
+    now, facts = time.time(), (found.kind, found.why, found.pid)
+    made = Notice(session.id, session.name, *facts, now, found.foreground, None)
     if before is not None:
-        return (
-            made._replace(since=before.since)
-            if not news(before._replace(name=made.name), made)
-            else made
-        )
+        if not news(before._replace(name=made.name), made):
+            return made._replace(since=before.since)
+        return made
     if found.kind == "working" and found.started is not None:
-        return made._replace(
-            since=min(
-                made.since, made.since - time.clock_gettime(time.CLOCK_BOOTTIME) + found.started
-            )
-        )
-    quiet = (
-        max(0.0, time.monotonic() - session.last_activity)
-        if found.kind in ("idle", "input", "secret")
-        else 0.0
-    )
-    return made._replace(since=made.since - quiet)
+        booted = now - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return made._replace(since=min(now, booted + found.started))
+    if found.kind in ("idle", "input", "secret"):
+        return made._replace(since=now - max(0.0, time.monotonic() - session.last_activity))
+    return made
 
 
 # ---------------------------------------------------------------- the operation
 
 
-async def attention(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    """What the named sessions wait for, or all that may be seen; with `follow`, every change of it."""
-    only = _named(ops, conn, q["sessions"])
-    if q["follow"]:
-        return {"attention": [n.facts() for n in await _Reader(ops, conn, number, only).follow()]}
-    notices = await ops.noticing.now(
-        only if only is not None else [one for one in ops.noticing.known() if _may(ops, conn, one)]
-    )
-    return {"attention": [n.facts() for n in notices]}
+async def attention(host: Host, ctx: Context, q: Asked) -> AttentionReply:
+    """Reports the named sessions, or all visible ones; with `follow`, every change."""
+    only = _named(host, ctx.conn, q.sessions)
+    if q.follow:
+        notices = await _Reader(host, ctx.conn, ctx.number, only).follow()
+    else:
+        known = (one for one in host.attention_watch.known() if host.may_observe(ctx.conn, one))
+        notices = await host.attention_watch.now(only if only is not None else list(known))
+    return AttentionReply(attention=tuple(n.facts() for n in notices))
 
 
-def _named(ops: Ops, conn: Connection, words: list[Any]) -> list[str] | None:
+def _named(host: Host, conn: Connection, words: tuple[str, ...]) -> list[str] | None:
     if not words:
         return None
-    if len(words) > SESSIONS_MAX or not all(isinstance(word, str) for word in words):
+    if len(words) > SESSIONS_MAX:
         raise Usage(
             "`sessions` is a list of names",
             f"at most {SESSIONS_MAX}; none means all that you may observe",
         )
-    found = list(dict.fromkeys(_find(ops, word) for word in words))
+    found = list(dict.fromkeys(_find(host, host.meant(conn, word)) for word in words))
     for one in found:
-        ops.may(conn, "observe", one)
+        host.require(conn, "observe", one)
     return found
 
 
-def _find(ops: Ops, word: str) -> str:
-    """Also one whose keeper does not answer: that it cannot be looked at is what is told of it."""
-    engine = ops.engine
-    silent = next(
-        (
-            i
-            for i in engine.unreachable
-            if word in (i, engine.unreached[i].name if i in engine.unreached else i)
-        ),
-        None,
-    )
+def _find(host: Host, word: str) -> str:
+    """Finds a session by id or name, including sessions whose keeper does not answer."""
+    engine = host.engine
+    known = engine.session_names()
+    silent = next((i for i in engine.unreachable if word in (i, known[i])), None)
     return silent if silent is not None else engine.find_any(word).id
 
 
-def _may(ops: Ops, conn: Connection, session: str) -> bool:
-    return "observe" in ops.engine.authority.rights_of(conn.key, session, time.time())
-
-
 class _Reader:
-    """One who follows, through one connection."""
+    """A following request of one connection."""
 
-    def __init__(self, ops: Ops, conn: Connection, number: int, only: list[str] | None) -> None:
-        self._ops, self._conn, self._number, self._only = ops, conn, number, only
+    def __init__(self, host: Host, conn: Connection, number: int, only: list[str] | None) -> None:
+        self._host, self._conn, self._number, self._only = host, conn, number, only
         self._asking = Asking(frozenset(only) if only is not None else None)
         self._told: dict[str, Notice] = {}
         self._check_due = True
 
     async def follow(self) -> list[Notice]:
-        """Until all that were named have ended. Who follows all is told of those that come, too, until it goes."""
-        noticing, authority = self._ops.noticing, self._ops.engine.authority
-        noticing.begin(self._asking)
+        """Returns when all named sessions have ended; for all sessions, never."""
+        attention_watch, authority = self._host.attention_watch, self._host.engine.authority
+        attention_watch.begin(self._asking)
         authority.on_change.append(self._rights_changed)
         try:
-            for record in (
-                sorted(self._ops.engine.ended.values(), key=lambda one: one.ended or 0.0)[
-                    -ENDED_TOLD_MAX:
-                ]
-                if self._only is None
-                else ()
-            ):
-                if _may(
-                    self._ops, self._conn, record.id
-                ):  # who followed another host knows it as running, perhaps
+            # a client that followed the last host may take an ended session for running
+            ended = sorted(self._host.engine.ended.values(), key=lambda one: one.ended or 0.0)
+            for record in ended[-ENDED_TOLD_MAX:] if self._only is None else ():
+                if self._host.may_observe(self._conn, record.id):
                     self._conn.event("over", request=self._number, body=over(record).facts())
-            for notice in await noticing.now(
-                self._only if self._only is not None else noticing.known()
+            for notice in await attention_watch.now(
+                self._only if self._only is not None else attention_watch.known()
             ):
-                self._asking.put(notice)
+                self._asking.begin_with(notice)
             while True:
                 self._tell()
                 if self._only is not None and all(
@@ -419,14 +430,14 @@ class _Reader:
                     self._check_due = True
         finally:
             authority.on_change.remove(self._rights_changed)
-            noticing.finish(self._asking)
+            attention_watch.finish(self._asking)
 
     def _tell(self) -> None:
         if self._check_due:
             self._check()
         pending = self._asking.pending
         for notice in pending.take() if self._conn.unread < UNREAD_BYTES else ():
-            if _may(self._ops, self._conn, notice.session) and news(
+            if self._host.may_observe(self._conn, notice.session) and news(
                 self._told.get(notice.session), notice
             ):
                 self._say(notice)
@@ -440,38 +451,33 @@ class _Reader:
         self._conn.event("attention", request=self._number, body=notice.facts())
         self._told[notice.session] = notice
         if self._only is None and notice.kind in OVER:
-            del self._told[notice.session]  # nothing more comes of it
+            del self._told[notice.session]  # the last notice of this session
 
     def _check(self) -> None:
-        """Rights end while somebody follows: by being revoked, or by themselves."""
+        """Rights may end during the request, by revocation or by expiry."""
         self._check_due = False
         if self._only is not None:
             for one in self._only:
-                self._ops.may(self._conn, "observe", one)
+                self._host.require(self._conn, "observe", one)
             return
-        for one in [one for one in self._told if not _may(self._ops, self._conn, one)]:
+        for one in [one for one in self._told if not self._host.may_observe(self._conn, one)]:
             last = self._told.pop(one)
-            self._conn.event(
-                "attention",
-                request=self._number,
-                body=Notice(
-                    one, last.name, "unknown", NOT_YOURS, None, time.time(), "", None
-                ).facts(),
-            )
+            notice = _unknown(one, last.name, NOT_YOURS, time.time())
+            self._conn.event("attention", request=self._number, body=notice.facts())
 
     def _rights_changed(self) -> None:
         """Some may be seen now that could not be before."""
-        for one in self._ops.noticing.known() if self._only is None else ():
-            if one not in self._told and (last := self._ops.noticing.last(one)) is not None:
+        for one in self._host.attention_watch.known() if self._only is None else ():
+            if one not in self._told and (last := self._host.attention_watch.last(one)) is not None:
                 self._asking.pending.put(last)
         self._check_due = True
         self._asking.woken.set()
 
     def _patience(self) -> float | None:
-        """Until the first of its rights runs out; while it does not read, until it is looked whether it does."""
+        """How long to sleep: until a right ends, or until the client may have read."""
         if self._asking.pending and self._conn.unread >= UNREAD_BYTES:
             return OBSERVE_INTERVAL_S
-        authority, now = self._ops.engine.authority, time.time()
+        authority, now = self._host.engine.authority, time.time()
         first = min(
             (
                 authority.until(self._conn.key, "observe", one, now)
@@ -482,16 +488,16 @@ class _Reader:
         return min(max(0.01, first - now), RECHECK_MAX_S) if first < FOREVER else None
 
 
-async def until(noticing: Noticing, session: Session, kind: str) -> Notice:
-    """When it is so; NotFound if it has ended before."""
+async def until(attention_watch: AttentionWatch, session: Session, kind: str) -> Notice:
+    """Returns when the session waits for that; NotFound if the session ends before."""
     asking = Asking(frozenset((session.id,)))
-    noticing.begin(asking)
+    attention_watch.begin(asking)
     try:
-        for notice in await noticing.now([session.id]):
-            asking.put(notice)
+        for notice in await attention_watch.now([session.id]):
+            asking.begin_with(notice)
         while True:
             for notice in asking.pending.take():
-                if notice.kind == kind:
+                if notice.kind == kind or (kind == "idle" and attention_watch.is_ready(notice)):
                     return notice
             if session.ended.done():
                 raise NotFound(f"session {session.name} has ended", "`holdfast ls --all`")
@@ -500,4 +506,4 @@ async def until(noticing: Noticing, session: Session, kind: str) -> Notice:
             woken.cancel()
             asking.woken.clear()
     finally:
-        noticing.finish(asking)
+        attention_watch.finish(asking)

@@ -1,10 +1,13 @@
-"""What changes in a session's graph, for whoever follows it: started, exited, listening, closed, blocked, unblocked.
+"""Changes in a session's process graph: started, exited, listening, closed, blocked, unblocked.
 
-The kernel's events say at once that a process came or went; then it is looked, and the difference of two looks is told, so a follower's picture is always that of a look. What comes and goes between
-two looks is told by its exit alone. What has no event (ports, what waits for input) is looked at OBSERVE_INTERVAL_S apart, and only while somebody follows. A follower that does not read is
-given no more than FOLLOW_BURST changes at once: the rest are counted, and the next look is whole.
+A kernel event says at once that a process started or exited. Then the processes are read, and the
+difference of two reads is sent, so a follower's picture always equals a read. A process that lives
+between two reads is reported by its exit alone. Facts without an event (ports, programs that wait
+for input) are polled every OBSERVE_INTERVAL_S while a client follows. A client that does not read
+gets at most FOLLOW_BURST changes at once; the rest are counted, and the next read is whole.
 
-However many follow, and however much happens: one look at a time, the same for all who follow that session, and pauses in between that are several times as long as it took (`Looks`).
+All followers of a session share a read, reads happen in sequence, and a pause of LOOK_SHARE times
+the duration follows each (`Looks`).
 """
 
 from __future__ import annotations
@@ -12,115 +15,105 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.core.graph import Graph, Process
-from holdfast.core.lineage import UNKNOWN, Cause, Member
-from holdfast.host import observe
-from holdfast.host.connection import Connection
-from holdfast.host.graph import of_session
-from holdfast.host.session import Session
-from holdfast.host.threads import briefly
+from holdfast.core.originators.lineage import UNKNOWN, Cause, Member
+from holdfast.core.session.graph import Graph, Process
+from holdfast.core.session.graph_news import BLOCKED, present
+from holdfast.host.processes import proc_scan
+from holdfast.host.processes.graph import of_session
+from holdfast.host.runtime.connection import Connection
+from holdfast.host.runtime.tasks import Tasks
+from holdfast.host.runtime.threads import in_slot
+from holdfast.host.session.session import Session
 from holdfast.model.errors import Unavailable
 from holdfast.model.limits import OBSERVE_INTERVAL_S
 
 if TYPE_CHECKING:
-    from holdfast.host.ops import Ops
+    from holdfast.host.requests.host import Host
 
-LOOK_S = 0.02  # between an event and the look: a process that has just begun is about to become its program
-LOOK_SHARE = 4  # times as long as a look took, before the next one of that session
-FOLLOW_BURST = 256  # changes of one look that are told one by one
+LOOK_S = 0.02  # between an event and the read: a forked process is about to exec its program
+LOOK_SHARE = 4  # the pause after a read of a session, in durations of the read
+FOLLOW_BURST = 256  # changes of a read that are sent separately
 EXITS_KEPT = 4096  # statuses of processes that were not looked at yet
-_BLOCKED = ("input", "secret")
 
 
 class Look(NamedTuple):
     processes: dict[tuple[int, int], Process]
-    listening: set[observe.Socket]
+    listening: set[proc_scan.Socket]
     waits: tuple[str, str, str]
 
 
 class Looks:
-    """One per host."""
+    """The reads of a host."""
 
     def __init__(self) -> None:
         self._one = asyncio.Lock()
         self._next: dict[str, asyncio.Task[Look]] = {}  # that have not begun to read
-        self._tasks: set[asyncio.Task[Look]] = set()
+        self._tasks = Tasks(None)
         self._not_before: dict[str, float] = {}
 
-    async def of(self, ops: Ops, session: Session) -> Look:
-        """One that begins after this was asked."""
+    async def of(self, host: Host, session: Session) -> Look:
+        """A read that begins after the call."""
         if (task := self._next.get(session.id)) is None:
-            task = self._next[session.id] = session.loop.create_task(self._look(ops, session))
-            self._tasks.add(task)
-            task.add_done_callback(self._done)
+            task = self._next[session.id] = self._tasks.spawn(self._look(host, session))
         return await asyncio.shield(task)
 
-    def _done(self, task: asyncio.Task[Look]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # it was for whoever waits, if anybody still does
-
-    async def _look(self, ops: Ops, session: Session) -> Look:
+    async def _look(self, host: Host, session: Session) -> Look:
         try:
             loop = session.loop
             await asyncio.wait(
                 {session.ended},
                 timeout=max(0.0, self._not_before.pop(session.id, 0.0) - loop.time()),
             )
-            kin = ops.engine.kin
+            lineages = host.engine.lineages
 
-            async def read() -> tuple[frozenset[int], float, tuple[Graph, set[observe.Socket]]]:
+            async def read() -> tuple[frozenset[int], float, tuple[Graph, set[proc_scan.Socket]]]:
                 began = loop.time()
                 del self._next[session.id]
-                return kin.looking(session), began, await session.looked(_read, ops, session)
+                return lineages.looking(session), began, await session.looked(_read, host, session)
 
-            before, began, (found, listening) = await briefly(self._one, read())
+            before, began, (found, listening) = await in_slot(self._one, read())
             took = loop.time() - began
-            kin.seen(
-                session,
-                {p.pid: (p.start, p.ppid) for p in found.processes},
-                before,
-                whole=not found.cut,
-            )
+            living = {p.pid: (p.start, p.ppid) for p in found.processes}
+            lineages.seen(session, living, before, whole=not found.cut)
             waits = await session.attention()
             now = loop.time()
             self._not_before = {id: at for id, at in self._not_before.items() if at > now} | {
                 session.id: now + took * LOOK_SHARE
             }
-            return Look(
-                {(p.pid, p.start): p for p in found.processes if p.state != "zombie"},
-                listening,
-                waits,
-            )
+            shown = {(p.pid, p.start): p for p in found.processes if p.state != "zombie"}
+            return Look(shown, listening, waits)
         finally:
             if self._next.get(session.id) is asyncio.current_task():
                 del self._next[session.id]
 
 
-def _read(ops: Ops, session: Session) -> tuple[Graph, set[observe.Socket]]:
-    found = of_session(ops.engine.halter.groups, session, files=False)
-    return found, set(observe.listening(p.pid for p in found.processes))
+def _read(host: Host, session: Session) -> tuple[Graph, set[proc_scan.Socket]]:
+    found = of_session(host.engine.halter.groups, session, files=False)
+    return found, set(proc_scan.listening(p.pid for p in found.processes))
 
 
 class Follower:
-    def __init__(self, ops: Ops, conn: Connection, number: int, session: Session) -> None:
-        self._ops, self._conn, self._number, self._session = ops, conn, number, session
+    def __init__(self, host: Host, conn: Connection, number: int, session: Session) -> None:
+        self._host, self._conn, self._number, self._session = host, conn, number, session
         self._woken = asyncio.Event()
         self._exits: dict[int, tuple[int, Member | None]] = {}
-        self._causes: dict[
-            tuple[int, int], Cause
-        ] = {}  # of those that were looked at: who has exited is not asked any more
+        # of processes that were read: an exited process cannot be asked any more
+        self._causes: dict[tuple[int, int], Cause] = {}
         self._processes: dict[tuple[int, int], Process] = {}
-        self._listening: set[observe.Socket] = set()
+        self._listening: set[proc_scan.Socket] = set()
         self._waits: tuple[str, str, str] | None = None
         self._told = 0
 
     async def follow(self) -> None:
-        """Until the session ends. The first look is told as a beginning (`was`: it was there before): a follower that comes back misses nothing that is still there."""
-        kin = self._ops.engine.kin
-        kin.on_change.append(self._happened)
+        """Returns when the session ends.
+
+        The first read is sent as a whole (`present`), then as changes with `was`: a follower that
+        reconnects learns of every process that vanished, and misses none that is still there.
+        """
+        lineages = self._host.engine.lineages
+        lineages.on_change.append(self._happened)
         try:
             while not self._session.ended.done():
                 try:
@@ -138,7 +131,7 @@ class Follower:
                 await asyncio.wait({self._session.ended}, timeout=LOOK_S)
             await asyncio.shield(self._session.ended)
         finally:
-            kin.on_change.remove(self._happened)
+            lineages.on_change.remove(self._happened)
 
     def _happened(
         self, session: Session, what: str, pid: int, status: int | None, was: Member | None
@@ -150,7 +143,7 @@ class Follower:
 
     async def _look(self) -> None:
         exits, self._exits = self._exits, {}
-        now, listening, waits = await self._ops.following.of(self._ops, self._session)
+        now, listening, waits = await self._host.following.of(self._host, self._session)
         self._told = 0
         before, lineage, first = self._causes, self._session.commands.lineage, self._waits is None
         self._causes = {
@@ -159,17 +152,25 @@ class Follower:
             else cause
             for identity in now
         }
+        if first:
+            self._conn.event(
+                "present",
+                request=self._number,
+                time=time.time(),
+                **present(
+                    [(one.pid, round(one.started, 2)) for one in now.values()],
+                    [(one.pid, _local(one)) for one in listening],
+                    waits,
+                ),
+            )
         for identity, one in now.items():
             if identity not in self._processes:
                 self._tell("started", {**self._about(one, self._causes[identity]), "was": first})
         for identity, one in self._processes.items():
             if identity not in now:
                 status, was = exits.pop(one.pid, (None, None))
-                self._tell(
-                    "exited",
-                    self._about(one, was.cause if was is not None else before[identity])
-                    | _status(status),
-                )
+                cause = was.cause if was is not None else before[identity]
+                self._tell("exited", self._about(one, cause) | _status(status))
         living = {pid for pid, _ in now}
         for pid, (status, was) in exits.items():
             if pid not in living:
@@ -190,22 +191,16 @@ class Follower:
         for socket in sorted(self._listening - listening, key=repr):
             self._tell("closed", _socket(socket))
         waited = self._waits[0] if self._waits is not None else ""
-        if waits[0] != waited and (waits[0] in _BLOCKED or waited in _BLOCKED):
+        if waits[0] != waited and (waits[0] in BLOCKED or waited in BLOCKED):
             self._tell(
-                "blocked" if waits[0] in _BLOCKED else "unblocked",
+                "blocked" if waits[0] in BLOCKED else "unblocked",
                 {"waiting": {"for": waits[0], "why": waits[1]}, "command": waits[2]},
             )
         self._processes, self._listening, self._waits = now, listening, waits
         if self._told > FOLLOW_BURST:
-            self._conn.event(
-                "changed",
-                request=self._number,
-                change="more",
-                time=time.time(),
-                count=self._told - FOLLOW_BURST,
-            )
+            self._say("more", {"count": self._told - FOLLOW_BURST})
 
-    def _about(self, one: Process, cause: Cause) -> dict[str, Any]:
+    def _about(self, one: Process, cause: Cause) -> dict[str, object]:
         return {
             "pid": one.pid,
             "ppid": one.ppid,
@@ -214,29 +209,34 @@ class Follower:
             "started": round(one.started, 2),
         } | self._by(cause)
 
-    def _by(self, cause: Cause) -> dict[str, Any]:
+    def _by(self, cause: Cause) -> dict[str, object]:
         return {"actor": cause.actor, "act": cause.ref(self._session.ref)}
 
-    def _tell(self, change: str, facts: dict[str, Any]) -> None:
+    def _tell(self, change: str, facts: dict[str, object]) -> None:
         self._told += 1
         if self._told <= FOLLOW_BURST:
-            self._conn.event(
-                "changed", request=self._number, change=change, time=time.time(), **facts
-            )
+            self._say(change, facts)
+
+    def _say(self, change: str, facts: dict[str, object]) -> None:
+        self._conn.event("changed", request=self._number, change=change, time=time.time(), **facts)
 
 
-def _status(status: int | None) -> dict[str, Any]:
-    """As a shell would have it; None: nobody has said."""
+def _status(status: int | None) -> dict[str, object]:
+    """An exit status in the form of a shell; None: the kernel did not say."""
     if status is None:
         return {"exit_code": None, "signal": None}
     code = os.waitstatus_to_exitcode(status & 0xFFFF)
     return {"exit_code": code if code >= 0 else None, "signal": -code if code < 0 else None}
 
 
-def _socket(one: observe.Socket) -> dict[str, Any]:
+def _socket(one: proc_scan.Socket) -> dict[str, object]:
     return {
         "pid": one.pid,
         "kind": one.proto,
-        "local": one.address if one.port is None else f"{one.address}:{one.port}",
+        "local": _local(one),
         "port": one.port,
     }
+
+
+def _local(one: proc_scan.Socket) -> str:
+    return one.address if one.port is None else f"{one.address}:{one.port}"

@@ -1,29 +1,23 @@
-"""Showing a session inside itself, directly or through others, would feed its own output back for ever: it is refused."""
+"""Refuses to show a session inside itself: its output would feed back into itself for ever."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from holdfast.host import process
-from holdfast.host.engine import Engine
-from holdfast.host.session import Session
-from holdfast.host.viewer import Viewer
+from holdfast.host.processes import process
+from holdfast.host.session.session import Session
+from holdfast.host.session.viewer import Viewer
 from holdfast.model.errors import Nested
 
-PARENTS_MAX = 64
 
+def around(pid: int) -> tuple[int, ...] | None:
+    """The process of a client and all processes above it.
 
-def inside(engine: Engine, pid: int) -> str | None:
-    """The session whose tree this client runs in, from the kernel: a process cannot hide it by cleaning its environment."""
-    keepers = {s.keeper_pid: s.id for s in engine.sessions.values()}
-    for _ in range(PARENTS_MAX):
-        if pid in keepers:
-            return keepers[pid]
-        stat = process.read_stat(pid)
-        if stat is None or stat.ppid <= 1:
-            return None
-        pid = stat.ppid
-    return None
+    None: the process is gone, or there are too many above it to say where it runs. Empty: the
+    process is outside of this pid namespace.
+    """
+    found = tuple(process.ancestors(pid))
+    return found if pid <= 1 or 0 < len(found) < process.ANCESTORS_MAX else None
 
 
 def refuse(target: Session, inside: str | None, viewers: Collection[Viewer]) -> None:

@@ -1,337 +1,253 @@
-"""Operations that make, change and end sessions: each an act through the door (host/door.py)."""
+"""Operations that make, rename, end and forget sessions: each is an act (host/acts/door.py)."""
 
 from __future__ import annotations
 
 import os
-import termios
-import time
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from hashlib import blake2b
 
-from holdfast.core.conditions import Request
-from holdfast.core.gate import programs
-from holdfast.core.keys import encode, paste
-from holdfast.core.record import HOST, UNSEEN, Draft, Terminal
-from holdfast.core.scope import Command
-from holdfast.host import environment
-from holdfast.host import run as running
-from holdfast.host.connection import Connection
-from holdfast.host.describing import describe, describe_ended
-from holdfast.host.door import SHOWN, Act
-from holdfast.host.halt import execution
-from holdfast.host.session import Commit, Session
-from holdfast.host.situation import situation
-from holdfast.host.store import Record
-from holdfast.model import signing
-from holdfast.model.errors import Impossible, Refused, Usage
-from holdfast.model.limits import CANON_LINE_BYTES, INPUT_CHUNK_BYTES, RUN_TEXT_BYTES
-from holdfast.wire.keeper import State
+from holdfast.core.contract.message import Absent, extended
+from holdfast.core.contract.sessions import Created, End, Ended, Forget, Named, New, Rename
+from holdfast.host.acts.act_context import Program, ProposedAct
+from holdfast.host.acts.door import testimony
+from holdfast.host.exec_gate import gate
+from holdfast.host.lifecycle import environment, limits, prepare
+from holdfast.host.lifecycle.after_end import changed_tool_files
+from holdfast.host.lifecycle.contained.plan import Decision, Wanted
+from holdfast.host.lifecycle.prepare import NewSession
+from holdfast.host.processes.halt import execution
+from holdfast.host.requests.host import Context, Host
+from holdfast.host.requests.summary import describe, describe_ended, shortened
+from holdfast.host.session.session import Session
+from holdfast.host.storage.store import SessionRow
+from holdfast.model.errors import NotAllowed, Refused, Usage
 
-if TYPE_CHECKING:
-    from holdfast.host.ops import Ops
+COLS_ROWS = range(2, 1001)
 
 
-async def new(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    if conn.channel:  # from another machine, where other directories and programs are
-        q["env"] = {**environment.of_account(), **q["env"]}
-        q["cwd"] = q["cwd"] or q["env"]["HOME"]
-    if not os.path.isabs(q["cwd"]):
-        raise Usage(f"--cwd {q['cwd']!a} is not absolute")
-    if q["size"] is not None and (
-        len(q["size"]) != 2 or not all(type(n) is int and 2 <= n <= 1000 for n in q["size"])
+async def new(host: Host, ctx: Context, q: New) -> Created:
+    engine, conn, act = host.engine, ctx.conn, ctx.act
+    env, cwd = q.env, q.cwd
+    if conn.channel:  # from another machine, which has other directories and programs
+        env = {**environment.of_account(), **env}
+        cwd = cwd or env["HOME"]
+    _check(q, env, cwd)
+    token = _token(ctx, q)
+    if (repeated := engine.made_for(token)) is not None:
+        return extended(Created, describe(repeated), existed=False)
+    if (existing := await _existing(host, ctx, q)) is not None:
+        return extended(Created, describe(existing), existed=True)
+    # code that an agent or a service starts must not reach keys, the host and other sessions
+    contained = conn.kind != "human" if q.contained is None else q.contained
+    if conn.kind != "human":
+        _refuse_given(q, engine.settings.agent_env)
+        _refuse_lower_gate(q, engine.settings.gate, contained)
+        if q.clipboard is True and not engine.settings.clipboard:
+            raise NotAllowed(
+                "only a person may let a session write to clipboards",
+                "leave out --clipboard, or ask a person to set session.clipboard = true",
+            )
+    human = conn.kind == "human" and not ctx.limited
+    if not human:
+        env = environment.of_stranger(
+            env, engine.environment, engine.settings.agent_env, ctx.limited
+        )
+    limit = q.limit if isinstance(q.limit, str) else ""
+    limited = limits.wanted(
+        engine.settings, engine.home.state, contained, limit, conn.kind == "human"
+    )
+    decision = await _decide_tree(host, ctx, q, cwd, env, human) if contained else None
+    if not contained and any(
+        not isinstance(asked, Absent) for asked in (q.share, q.doors, q.net, q.publish, q.keep_home)
     ):
+        raise Usage("--share, --door, --net, --publish and --keep-home are for contained sessions")
+    program = q.argv or (engine.settings.shell or env.get("SHELL") or "/bin/sh",)
+    proposed = ProposedAct(
+        "new",
+        "\0".join(q.argv).encode("utf-8", "surrogateescape"),
+        {
+            "contained": str(bool(contained)),
+            "cwd": cwd,
+            "environment": environment.digest(env),
+            **(decision.details() if decision is not None else {}),
+            **({"gate": q.gate} if q.gate else {}),
+            **({"limit": limit} if limit else {}),
+            **({"clipboard": "True"} if q.clipboard is True else {}),
+            **({} if q.argv else {"shell": program[0]}),
+        },
+        q.hold or 0.0,
+        program=Program(q.name or "", cwd, env.get("HOME"), contained),
+    )
+    command = await host.permitted(ctx, "new", None, proposed)
+    await engine.door.judge(act, proposed)
+    await engine.door.commit(act, command=command)
+    existing = await _existing(host, ctx, q)  # a parallel request may have made that session
+    if existing is not None:
+        act.outcome = {"session": existing.id, "name": existing.name}
+        return extended(Created, describe(existing), existed=True)
+    request = NewSession(
+        q.argv,
+        cwd,
+        env,
+        q.name,
+        q.size,
+        q.umask,
+        q.agent if human else None,
+        token,
+        contained,
+        [name for name in q.given if name in env],
+        q.gate,
+        limited,
+        decision,
+        conn.kind,
+        q.clipboard is True or engine.settings.clipboard,
+    )
+    session = await engine.create(request, conn.operator)
+    made = describe_ended(session.record) if session.ended.done() else describe(session)
+    _record_spawn(host, ctx, session, contained)
+    act.outcome = {"session": session.id, "name": session.name}
+    return extended(Created, made, existed=False)
+
+
+def _token(ctx: Context, q: New) -> str | None:
+    """The name under which a repeat of the request finds the session; of this caller only."""
+    if ctx.act.once is None:
+        return q.token and f"{ctx.conn.key.hex()[:16]}.{q.token}"
+    named = f"{ctx.conn.operator}\0{ctx.act.once}".encode()
+    return f"once.{blake2b(named, digest_size=16).hexdigest()}"
+
+
+async def _decide_tree(
+    host: Host, ctx: Context, q: New, cwd: str, env: dict[str, str], human: bool
+) -> Decision:
+    """The file tree that a contained session gets; refused if the caller may not have it."""
+    wanted = Wanted(
+        cwd,
+        env,
+        human,
+        q.share if isinstance(q.share, tuple) else (),
+        q.doors if isinstance(q.doors, tuple) else (),
+        q.net if isinstance(q.net, str) else None,
+        q.keep_home is True,
+        q.agent if human and not ctx.conn.channel else None,
+        bool(q.cwd),
+        q.publish if isinstance(q.publish, tuple) else (),
+    )
+    return await prepare.decide(host.engine, wanted)
+
+
+def _check(q: New, env: dict[str, str], cwd: str) -> None:
+    """Refuses a request that no program can be started with."""
+    if not os.path.isabs(cwd):
+        raise Usage(f"--cwd {cwd!a} is not absolute")
+    if q.size is not None and not all(n in COLS_ROWS for n in q.size):
         raise Usage("a size is COLSxROWS, each from 2 to 1000")
-    if not all(
-        isinstance(a, str) and a.find("\0") < 0 and _is_bytes(a) for a in (*q["argv"], q["cwd"])
-    ):
+    if not all("\0" not in a and is_bytes(a) for a in (*q.argv, cwd)):
         raise Usage("arguments must be text without NUL")
-    if q["argv"] and not q["argv"][0]:
+    if q.argv and not q.argv[0]:
         raise Usage("the program's name is empty")
     if not all(
-        isinstance(v, str) and k and "=" not in k and "\0" not in k + v and _is_bytes(k + v)
-        for k, v in q["env"].items()
+        k and "=" not in k and "\0" not in k + v and is_bytes(k + v) for k, v in env.items()
     ):
         raise Usage("the environment must be NAME=VALUE without NUL")
-    if not all(isinstance(name, str) and name in q["env"] for name in q["given"]):
+    if not all(name in env for name in q.given):
         raise Usage("what was given is part of the environment")
-    if q["gate"] not in (None, "exec", "input"):
+    if q.gate not in (None, "exec", "input"):
         raise Usage("--gate is exec or input")
-    if q["umask"] > 0o777:
+    if q.umask > 0o777:
         raise Usage("a umask is at most 0777")
-    q["token"] = q["token"] and f"{conn.key.hex()[:16]}.{q['token']}"  # of one's own requests only
-    if (repeated := ops.engine.made_for(q["token"])) is not None:
-        return {**describe(repeated), "existed": False}
-    if (existing := await _existing(ops, conn, q)) is not None:
-        return {**describe(existing), "existed": True}
-    if q["contained"] is None:
-        q["contained"] = (
-            conn.kind == "agent"
-        )  # code that an agent starts is not to reach keys, host and other sessions
-    if conn.kind != "human" or q.get("limited!"):
-        q["env"] = environment.of_stranger(q["env"], bool(q.get("limited!")))
-    program = q["argv"] or [ops.engine.settings.shell or q["env"].get("SHELL") or "/bin/sh"]
-    details = {
-        "contained": str(bool(q["contained"])),
-        "cwd": q["cwd"],
-        "environment": environment.digest(q["env"]),
-        **({"gate": q["gate"]} if q["gate"] else {}),
-        **({} if q["argv"] else {"shell": program[0]}),
+
+
+def _refuse_given(q: New, allowed: Sequence[str]) -> None:
+    """Refuses variables that only a person may set, if the maker set them on purpose."""
+    barred = [name for name in q.given if not environment.may_give(name, allowed)]
+    if barred:
+        raise NotAllowed(
+            f"you may not set {', '.join(barred)[:200]} for a new session: such variables decide "
+            "which files and programs it uses",
+            "set it in the session by a command, or ask a person to add the name to "
+            "session.agent_env in the configuration",
+        )
+
+
+def _refuse_lower_gate(q: New, configured: str, contained: bool) -> None:
+    """Refuses a gate that is less deep than the configuration, which is a person's word."""
+    if q.gate == "input" and gate.mode(None, configured, contained)[1]["gate"] != "input":
+        raise NotAllowed(
+            "only a person may lower the gate of a session to input depth",
+            "leave out --gate input, or ask a person to make the session or to set "
+            'session.gate = "input" in the configuration',
+        )
+
+
+def _record_spawn(host: Host, ctx: Context, session: Session, contained: bool) -> None:
+    """Writes the first entry of the session's record, with a link to the act on the machine."""
+    conn, written = ctx.conn, ctx.act.written
+    argv = shortened(session.record.argv)
+    facts = {
+        "argv": [a.encode("utf-8", "backslashreplace").decode() for a in argv],
+        "layout": "contained" if contained else "plain",
+        **({"sees": sees} if (sees := session.label.get("sees")) else {}),
+        **({"asked": written.hash} if written is not None else {}),
     }
-
-    async def observe() -> Request:
-        asked = await situation(
-            None, conn, "new", "\0".join(q["argv"]).encode("utf-8", "surrogateescape"), details
-        )
-        return replace(
-            asked,
-            name=q["name"] or "",
-            cwd=q["cwd"],
-            project=q["cwd"],
-            home=q["env"].get("HOME"),
-            contained=q["contained"],
-        )
-
-    command = await _only_its_commands(ops, conn, "new", None, q, await observe())
-    act: Act = q["act!"]
-    await ops.engine.door.judged(act, number, observe, q["hold"] or 0.0)
-    await _commit(ops, conn, act, "new", command=command)()
-    if (
-        existing := await _existing(ops, conn, q)
-    ) is not None:  # somebody was quicker, while this was judged and written down
-        return {
-            **describe(existing),
-            "existed": True,
-            "outcome": {"session": existing.id, "name": existing.name},
-        }
-    session = await ops.engine.create(q, conn.operator)
-    made = (
-        describe_ended(session.record) if session.ended.done() else describe(session)
-    )  # it may be over already
-    ops.engine.journal.post(
-        Draft(
-            session.id,
-            session.record.epoch,
-            "fact",
-            "spawn",
-            conn.operator,
-            conn.modality,
-            HOST,
-            signing.show(conn.key),
-            originators=(),
-            facts={
-                "argv": [a.encode("utf-8", "backslashreplace").decode() for a in made["argv"]],
-                "layout": "contained" if q["contained"] else "plain",
-                **({"asked": act.written.hash} if act.written is not None else {}),
-            },
-        )
-    )
-    return {**made, "existed": False, "outcome": {"session": session.id, "name": session.name}}
+    draft = testimony(conn, session.id, session.record.epoch, "spawn", facts)
+    host.engine.journal.post(draft)
 
 
-async def _existing(ops: Ops, conn: Connection, q: dict[str, Any]) -> Session | None:
-    """For `new -A`: the session that is there already."""
-    found = await ops.engine.named(q["name"]) if q["existing"] and q["name"] else None
+async def _existing(host: Host, ctx: Context, q: New) -> Session | None:
+    """For `new -A`: the running session of that name."""
+    found = await host.engine.named(q.name) if q.existing and q.name else None
     if found is not None:
-        ops.may(conn, "observe", found.id)
+        host.require(ctx.conn, "observe", found.id)
     return found
 
 
-async def rename(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    session = ops.engine.find(q["session"])
-    await ops.engine.door.clear(
-        q["act!"], number, "rename", details={"name": q["name"]}, wait_s=q["hold"]
+async def rename(host: Host, ctx: Context, q: Rename) -> Named:
+    session = host.engine.find(q.session)
+    proposed = ProposedAct("rename", details={"name": q.name}, wait_s=q.hold)
+    await host.engine.door.enter(ctx.act, proposed)
+    host.engine.rename(session, q.name)
+    return Named(id=session.id, name=session.name)
+
+
+async def end(host: Host, ctx: Context, q: End) -> Ended:
+    engine = host.engine
+    again = q.again or ctx.act.first is not None
+    found = engine.find_any(q.session) if again else engine.find(q.session)
+    if isinstance(found, SessionRow):  # a repeat: the answer was lost with a host
+        return _ended(found, "")
+    await engine.door.enter(ctx.act, ProposedAct("end", wait_s=q.hold), owed=True)
+    if found.state == "halted":  # a frozen process hears no other signal
+        await engine.halter.end(execution(found))
+        if found.ended.done():  # its keeper is released, and cannot be asked any more
+            return _ended(found.record, "SIGKILL")
+    signal = await found.end(ctx.conn.operator, lambda: engine.halter.end(execution(found)))
+    return _ended(
+        found.record, signal, await changed_tool_files(engine.threads, engine.home, found.id)
     )
-    await q["act!"].intend()
-    ops.engine.rename(session, q["name"])
-    return {"id": session.id, "name": session.name}
 
 
-async def end(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    found = ops.engine.find_any(q["session"]) if q["again"] else ops.engine.find(q["session"])
-    if isinstance(found, Record):  # asked before, and the answer was lost with a host
-        return {
-            "id": found.id,
-            "name": found.name,
-            "signal": "",
-            "exit_code": found.exit_code,
-            "reason": found.reason,
-        }
-    await ops.engine.door.clear(q["act!"], number, "end", wait_s=q["hold"])
-    await q["act!"].intend(owed=True)
-    if found.state == "halted":  # what is frozen hears no signal but this
-        await ops.engine.halter.end(execution(found))
-    by, r = (
-        await found.end(conn.operator, lambda: ops.engine.halter.end(execution(found))),
-        found.record,
+def _ended(r: SessionRow, signal: str, changed: Sequence[str] = ()) -> Ended:
+    more = {"tool_files": tuple(changed)} if changed else {}
+    return Ended(
+        id=r.id, name=r.name, signal=signal, exit_code=r.exit_code, reason=r.reason, **more
     )
-    return {"id": r.id, "name": r.name, "signal": by, "exit_code": r.exit_code, "reason": r.reason}
 
 
-async def forget(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    found = ops.engine.find_any(q["session"])
-    if not isinstance(found, Record):
+async def forget(host: Host, ctx: Context, q: Forget) -> Named:
+    engine, found = host.engine, host.engine.find_any(q.session)
+    if not isinstance(found, SessionRow):
         raise Refused(
             f"session {found.name} still runs", f"end it first: `holdfast end {found.name}`"
         )
-    await ops.engine.door.clear(
-        q["act!"],
-        number,
-        "forget",
-        details={"session": found.id, "name": found.name},
-        wait_s=q["hold"] or 0.0,
-    )
-    await _commit(ops, conn, q["act!"], "end", of=found.id)()
-    ops.engine.forget(found)
-    return {
-        "outcome": {"session": found.id, "name": found.name},
-        "id": found.id,
-        "name": found.name,
-    }
+    facts = {"session": found.id, "name": found.name}
+    await engine.door.judge(ctx.act, ProposedAct("forget", details=facts, wait_s=q.hold or 0.0))
+    await engine.door.commit(ctx.act)
+    engine.forget(found)
+    ctx.act.outcome = {**facts}
+    return Named(id=found.id, name=found.name)
 
 
-def _commit(
-    ops: Ops,
-    conn: Connection,
-    act: Act,
-    right: str,
-    terminal: Terminal = UNSEEN,
-    command: Command | None = None,
-    of: str | None = None,
-) -> Commit:
-    """Writes the act down; then it is asked once more whether it may be done, for that took time."""
-
-    async def commit() -> None:
-        await act.intend(terminal)
-        ops.engine.authority.may(
-            conn.key,
-            right,
-            act.session.id if isinstance(act.session, Session) else of,
-            time.time(),
-            command,
-            spend=False,
-        )
-
-    return commit
-
-
-async def send(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    session = ops.engine.find(q["session"])
-    data = _bytes(q["text"])
-    if not all(isinstance(key, str) for key in q["keys"]):
-        raise Usage("keys are names")
-    if q["paste"] or q["keys"]:
-        modes = (await session.view.look(lambda s: s.modes()))[1]
-        if q["paste"]:
-            data = paste(data, modes.get("bracketed_paste", False))
-        data += b"".join(encode(key, modes.get("application_cursor", False)) for key in q["keys"])
-    if not data:
-        raise Usage("nothing to send", "give TEXT, --enter or --key NAME")
-    act: Act = q["act!"]
-    last = act.number + (len(data) - 1) // INPUT_CHUNK_BYTES
-    if act.repeat != session.lane.known(conn.client, last):
-        raise Refused(
-            f"numbers {act.number} to {last} of this client were used in part",
-            "number every act anew, one number for each piece",
-        )
-    terminal = await session.terminal()
-    if not act.repeat:
-        await session.look_and_ask(
-            conn.operator, take=False
-        )  # first: nobody is asked about what would be refused all the same
-        hidden = shown_to(session, terminal) == (False, True)
-        what = "paste" if q["paste"] else "line" if b"\r" in data or b"\n" in data else "keys"
-        await ops.engine.door.clear(
-            act, number, what, lambda: session.turn.begun() + data, wait_s=q["hold"], secret=hidden
-        )
-    refuse_long_line(data, bool(terminal.lflag & termios.ICANON))
-    commit, sequence = _commit(ops, conn, act, "input", shown_to(session, terminal)), 0
-    for i, at in enumerate(range(0, len(data), INPUT_CHUNK_BYTES)):
-        sequence = await session.type(
-            conn.operator,
-            conn.client,
-            q["seq"] + i,
-            data[at : at + INPUT_CHUNK_BYTES],
-            commit if not i else None,
-            act.repeat,
-            conn.key,
-            act.writers,
-        )
-        act.taken, act.part = (
-            sequence,
-            {"bytes": min(len(data), at + INPUT_CHUNK_BYTES), "of": len(data)},
-        )
-    act.part = {}
-    return {
-        "id": session.id,
-        "bytes": len(data),
-        "act": sequence,
-        "ref": f"{session.ref}#{sequence}",
-    }
-
-
-async def run(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    if len(_bytes(q["text"])) > RUN_TEXT_BYTES:
-        raise Usage(f"a command may have {RUN_TEXT_BYTES} bytes", "put it into a file and run that")
-    if not q["text"].strip() or "\0" in q["text"]:
-        raise Usage("nothing to run" if not q["text"].strip() else "a command cannot contain NUL")
-    session, act = ops.engine.find(q["session"]), q["act!"]
-    command: Command | None = None
-    if not act.repeat:
-        await running.ready(session)  # first: a busy shell would use up an approval for nothing
-        command = await _only_its_commands(
-            ops,
-            conn,
-            "run",
-            session.id,
-            q,
-            await situation(session, conn, "run", _bytes(q["text"])),
-        )
-        await ops.engine.door.clear(act, number, "run", lambda: _bytes(q["text"]), wait_s=q["hold"])
-    return await running.run(
-        session, conn, number, q, act, _commit(ops, conn, act, "run", command=command)
-    )
-
-
-async def _only_its_commands(
-    ops: Ops, conn: Connection, right: str, session: str | None, q: dict[str, Any], request: Request
-) -> Command | None:
-    """For an envelope that is for certain commands: which programs this would start, and whether all of them are. Gives them."""
-    if not q.get("limited!"):
-        return None
-    command = programs(await ops.engine.gate.facts_beside(request))
-    ops.engine.authority.may(conn.key, right, session, time.time(), command)
-    return command
-
-
-def refuse_long_line(data: bytes, in_line_mode: bool) -> None:
-    """In canonical mode the terminal would silently drop the rest of such a line."""
-    longest = max(len(line) for line in data.replace(b"\r", b"\n").split(b"\n"))
-    if in_line_mode and longest > CANON_LINE_BYTES:
-        raise Impossible(
-            f"a line of {longest} bytes: the terminal is in line mode and drops all beyond {CANON_LINE_BYTES}",
-            "split the line, or use `holdfast run`, which passes its text beside the terminal",
-        )
-
-
-def shown_to(session: Session, terminal: State) -> Terminal:
-    """Whether what is typed now is shown, as far as that is known: by the kernel's echo, or by a shell that says it is at its prompt and has
-    the terminal. A POSIX shell does not say when it begins a command. Everything else may be a secret (docs/record.md)."""
-    if (
-        session.commands.kind in ("bash", "zsh")
-        and session.commands.shell.at_prompt
-        and terminal.foreground == session.record.root_pid
-    ):
-        return SHOWN
-    return bool(terminal.lflag & termios.ECHO), bool(terminal.lflag & termios.ICANON)
-
-
-def _bytes(text: str) -> bytes:
-    """As the client had it: bytes that are no UTF-8 travel as lone surrogates."""
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as e:
-        raise Usage("the text has characters that no bytes stand for", "send UTF-8") from e
-
-
-def _is_bytes(text: str) -> bool:
+def is_bytes(text: str) -> bool:
+    """Whether the text stands for bytes: lone surrogates only for bytes that are not UTF-8."""
     return not any("\ud800" <= c <= "\udc7f" or "\udd00" <= c <= "\udfff" for c in text)

@@ -1,7 +1,10 @@
-"""Signals to one process of a session, or to it and all below it (P5): an act like any other, on a process that is named by more than its number.
+"""Signals to one process of a session, or to it and all below it (P5).
 
-A pid is reused. Who was meant is (pid, start): looked up when it is asked, shown to the policy with its command, and looked for again after a decision that took time; the signal goes through
-a handle (pidfd) that cannot come to mean another process. A tree that forks meanwhile is walked again; below a process is also what it started and what has another parent by now.
+A pid can be reused, so the target is (pid, start time). It is looked up when the request comes,
+shown to the policy with its command, and checked again after the decision, which may take time. The
+signal goes through a pidfd, which cannot come to mean another process. A tree that forks meanwhile
+is walked again. Processes that the target started count as below it, also if they have another
+parent by now.
 """
 
 from __future__ import annotations
@@ -10,91 +13,92 @@ import asyncio
 import os
 import signal as signals
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
-from holdfast.core.graph import Process, subtree
-from holdfast.host import observe
-from holdfast.host.connection import Connection
-from holdfast.host.graph import of_session
-from holdfast.host.process import read_stat
-from holdfast.host.session import Session
-from holdfast.host.words import words
+from holdfast.core.contract.input import Signal, Signalled
+from holdfast.core.session.graph import Process, subtree
+from holdfast.host.acts.act_context import ProposedAct
+from holdfast.host.processes import proc_scan
+from holdfast.host.processes.argv import words
+from holdfast.host.processes.graph import of_session
+from holdfast.host.processes.process import read_stat
+from holdfast.host.requests.host import Context, Host
+from holdfast.host.session.session import Session
 from holdfast.model.errors import NotFound, Refused, Usage
 from holdfast.model.limits import SIGNAL_ROUNDS
 
-if TYPE_CHECKING:
-    from holdfast.host.ops import Ops
-
-COMMAND_CHARS = 200  # of the process, for whoever decides
+COMMAND_CHARS = 200  # of the process, for an approver
 PIDS_TOLD = 256
 
 
 class Delivered(NamedTuple):
     sent: list[int]
-    refused: list[int]  # of another account: not allowed
+    refused: list[int]  # of another account
 
 
-async def signal(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    session = ops.engine.find(q["session"])
-    what = signal_named(q["signal"])
-    target = await _member(ops, session, q["pid"])
+async def signal(host: Host, ctx: Context, q: Signal) -> Signalled:
+    session = host.engine.find(q.session)
+    what = signal_named(q.signal)
+    target = await _member(host, session, q.pid)
     command = (await words(session, [target.pid])).get(target.pid, target.comm)[:COMMAND_CHARS]
+    name = what.name.removeprefix("SIG")
     details = {
-        "signal": what.name.removeprefix("SIG"),
+        "signal": name,
         "pid": str(target.pid),
         "start": str(target.start),
         "command": command,
-        "tree": str(q["tree"]),
+        "tree": str(q.tree),
     }
-    act = q["act!"]
     _stands_still(session, what)
-    await ops.engine.door.clear(act, number, "signal", details=details, wait_s=q["hold"])
-    await act.intend()
-    ops.may(conn, "signal", session.id)  # asked again: that took time
+    await host.engine.door.enter(ctx.act, ProposedAct("signal", details=details, wait_s=q.hold))
     _stands_still(session, what)
-    done = await asyncio.to_thread(
-        deliver,
-        target,
-        what,
-        q["tree"],
-        lambda: _processes(ops, session),
-        session.commands.lineage.parent_of,
-    )
+    if target.pid == session.record.root_pid:
+        session.end_of.signalled(ctx.conn.operator, what)
+    look, parent_of = partial(_processes, host, session), session.commands.lineage.parent_of
+    done = await asyncio.to_thread(deliver, target, what, q.tree, look, parent_of)
     if not done.sent and not done.refused:
         raise NotFound(
             f"process {target.pid} is gone", "`holdfast graph SESSION` shows what is there"
         )
     if not done.sent:
         raise Refused(
-            f"process {target.pid} runs as somebody else", "only root or that account may signal it"
+            f"process {target.pid} runs as another account",
+            "only root or that account may signal it",
         )
     facts = {
         "pid": target.pid,
         "command": command,
-        "signal": details["signal"],
+        "signal": name,
         "count": len(done.sent),
         "sent": done.sent[:PIDS_TOLD],
         "refused": done.refused[:PIDS_TOLD],
     }
-    return {"id": session.id, "name": session.name, **facts, "outcome": facts}
+    ctx.act.outcome = facts
+    return Signalled(
+        id=session.id,
+        name=session.name,
+        pid=target.pid,
+        command=command,
+        signal=name,
+        count=len(done.sent),
+        sent=tuple(done.sent[:PIDS_TOLD]),
+        refused=tuple(done.refused[:PIDS_TOLD]),
+    )
 
 
 def _stands_still(session: Session, what: signals.Signals) -> None:
-    """Where a halt is a stop of every process, one that is continued would run; to end the halt is another right."""
-    if session.state == "halted" and what is signals.SIGCONT:
-        raise Refused(
-            f"session {session.name} is halted", f"`holdfast resume {session.name}` goes on"
-        )
+    """SIGCONT would let a process of a halted session run; to resume it takes another right."""
+    if what is signals.SIGCONT:
+        session.refuse_if_halted()
 
 
 def signal_named(name: str) -> signals.Signals:
     """By name, with or without SIG, or by number."""
     try:
-        return (
-            signals.Signals(int(name))
-            if name.isascii() and name.isdigit()
-            else signals.Signals[f"SIG{name.upper().removeprefix('SIG')}"]
-        )
+        if name.isascii() and name.isdigit():
+            return signals.Signals(int(name))
+        return signals.Signals[f"SIG{name.upper().removeprefix('SIG')}"]
     except (KeyError, ValueError):
         raise Usage(
             f"there is no signal {name[:20]!a}",
@@ -102,9 +106,9 @@ def signal_named(name: str) -> signals.Signals:
         ) from None
 
 
-async def _member(ops: Ops, session: Session, pid: int) -> Process:
-    """By its pid on this machine, or in a contained session by the one that programs inside see."""
-    processes = await asyncio.to_thread(_processes, ops, session)
+async def _member(host: Host, session: Session, pid: int) -> Process:
+    """A process by its pid on this machine, or by its pid inside a contained session."""
+    processes = await asyncio.to_thread(_processes, host, session)
     found = next((p for p in processes if p.pid == pid), None) or next(
         (p for p in processes if p.inside == pid), None
     )
@@ -120,10 +124,10 @@ async def _member(ops: Ops, session: Session, pid: int) -> Process:
     return found
 
 
-def _processes(ops: Ops, session: Session) -> tuple[Process, ...]:
-    """All of them, however many."""
+def _processes(host: Host, session: Session) -> tuple[Process, ...]:
+    """All processes of a session, however many."""
     return of_session(
-        ops.engine.halter.groups, session, files=False, most=observe.PROCESSES_MAX, words=False
+        host.engine.halter.groups, session, files=False, most=proc_scan.PROCESSES_MAX, words=False
     ).processes
 
 
@@ -150,13 +154,13 @@ def deliver(
 
 
 def _send(process: Process, what: signals.Signals) -> bool | None:
-    """Whether it was allowed; None: it is gone, or its pid is another's."""
+    """Whether the signal was allowed; None: the process is gone, or the pid was reused."""
     try:
         handle = os.pidfd_open(process.pid)
     except OSError:
         return None
     try:
-        found = read_stat(process.pid)  # after the handle: what it names cannot change any more
+        found = read_stat(process.pid)  # after the pidfd, which keeps its process
         if found is None or found.start != process.start:
             return None
         signals.pidfd_send_signal(handle, what)

@@ -1,7 +1,8 @@
-"""A reader of the ring that gets every byte it asked for: the output of a `run`, `read`, `read --follow`.
+"""A reader of the ring that gets every byte: for `run`, `read` and `read --follow`.
 
-Like a viewer it is an offset, but it never skips to a screen: what rolled off is told as a gap. It holds the ring while it moves;
-one that has not moved for `patience_s` is let go, and what it then misses is a gap.
+A stream is an offset, like a viewer, but never skips to a screen: bytes that rolled off are sent as
+a gap. While the stream moves, the ring keeps the bytes. After `patience_s` without progress the
+ring goes on, and missed bytes are a gap.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from holdfast.core.filter import ViewerFilter
-from holdfast.core.onlcr import OnlcrInverse
-from holdfast.host.connection import Connection
-from holdfast.host.session import Session
+from holdfast.core.screen.filter import ViewerFilter
+from holdfast.core.screen.onlcr import OnlcrInverse
+from holdfast.host.runtime.connection import Connection
+from holdfast.host.runtime.flow import Downstream
+from holdfast.host.session.session import Session
 from holdfast.model.limits import OUTPUT_CHUNK_BYTES
 from holdfast.wire import frames
 
@@ -37,20 +39,14 @@ class Stream:
         self.lost = 0
         self._filter = None if raw else ViewerFilter()
         self._undo = undo
-        self._known = (
-            known  # how far it is known that the end has not come; None: as far as there is output
-        )
+        # the offset up to which the end is known not to have come; None: the head
+        self._known = known
         self._patience_s = patience_s
         self._moved_at = session.loop.time()
         self._timer: asyncio.TimerHandle | None = None
-        self._previous_drain = conn.on_drain
-        conn.on_drain = self._drained
+        self._flow = Downstream(conn, number, self.pump)
         session.streams.append(self.pump)
         session.pace.hold(self, self.offset)
-
-    def _drained(self) -> None:
-        self._previous_drain()
-        self.pump()
 
     def pump(self) -> None:
         ring, conn = self.session.ring, self.conn
@@ -60,7 +56,7 @@ class Stream:
             limit = min(ring.head, self.end)
         else:
             limit = ring.head if self._known is None else min(ring.head, self._known())
-        while self.offset < limit and not conn.blocked:
+        while self.offset < limit and self._flow.open:
             if self.offset < ring.start:
                 self._gap(ring.start)
                 continue
@@ -70,9 +66,7 @@ class Stream:
             if self._undo is not None:
                 data = self._undo.feed(data)
             end = start + len(piece)
-            conn.send_pair(
-                frames.data_header(self.number, start, end - self._held(), len(data)), data
-            )
+            self._flow.send(start, end - self._held(), data)
             if not ring.intact(start):
                 self._gap(ring.start)
                 continue
@@ -86,7 +80,7 @@ class Stream:
                 self._timer = self.session.loop.call_later(self._patience_s, self._impatient)
 
     def _held(self) -> int:
-        """Bytes at the end of what was read that are not handed on yet: who goes on elsewhere goes on before them."""
+        """Bytes that were read but not sent yet; a client that reconnects begins before them."""
         return (self._filter.pending if self._filter is not None else 0) + (
             self._undo.pending if self._undo is not None else 0
         )
@@ -124,7 +118,7 @@ class Stream:
             self._timer.cancel()
         if self.pump in self.session.streams:
             self.session.streams.remove(self.pump)
-        self.conn.on_drain = self._previous_drain
+        self._flow.close()
         self.session.pace.hold(self, None)
         if not self.done.done():
             self.done.set_result(None)
