@@ -1,4 +1,4 @@
-"""One listener that raises keeps none of the others from being told."""
+"""A listener that raises does not keep the other listeners from being called."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.host.burying import bury
-from holdfast.host.commands import Commands
+from holdfast.core.originators.lineage import UNKNOWN
 from holdfast.host.engine import Engine
-from holdfast.host.events import Events
-from holdfast.host.lineage import Kin
-from holdfast.host.session import Session
-from holdfast.host.store import Record
-from holdfast.host.telling import tell
+from holdfast.host.lifecycle.after_end import bury
+from holdfast.host.originators.lineage import Lineages
+from holdfast.host.runtime.notify import tell
+from holdfast.host.runtime.tasks import Tasks
+from holdfast.host.session.commands import Commands
+from holdfast.host.session.ending import Ending
+from holdfast.host.session.session import Session
+from holdfast.host.shell import SessionDirectories
+from holdfast.host.storage.events import Events
+from holdfast.host.storage.store import SessionRow
 from holdfast.wire.ring import FLAG_EOF
 
 NONCE = "n" * 16
@@ -28,7 +32,7 @@ def broken(*_: Any) -> None:
 
 
 def logged() -> list[Any]:
-    """What the loop would have written into the log."""
+    """The errors that the loop would have logged."""
     found = list[Any]()
     asyncio.get_running_loop().set_exception_handler(
         lambda _, context: found.append(context.get("exception"))
@@ -36,7 +40,7 @@ def logged() -> list[Any]:
     return found
 
 
-class Beside:
+class SessionObserver:
     def __init__(self, raises: bool = False) -> None:
         self.told = list[str]()
         self._raises = raises
@@ -65,22 +69,26 @@ class Beside:
 def session(directory: Path) -> Any:
     loop = asyncio.get_running_loop()
     commands = Commands(
-        {"shell": "bash", "nonce": NONCE, "by": "ann"}, str(directory), {}, root=os.getpid()
+        {"shell": "bash", "nonce": NONCE, "by": "ann"},
+        SessionDirectories.as_outside(directory, directory),
+        str(directory),
+        {},
+        root=os.getpid(),
     )
     return SimpleNamespace(
         id="s",
         loop=loop,
         keeper_pid=os.getpid(),
         commands=commands,
-        directory=str(directory),
-        memory=str(directory),
+        writable_directory=str(directory),
+        host_only_directory=str(directory),
         ended=loop.create_future(),
         spawn=loop.create_task,
         ring=SimpleNamespace(accepted=0),
     )
 
 
-def test_who_stops_listening_while_it_is_told_hides_nothing_from_the_next(
+def test_a_listener_that_removes_itself_does_not_skip_the_next(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told, listeners = list[int](), list[Any]()
@@ -100,33 +108,38 @@ def test_who_stops_listening_while_it_is_told_hides_nothing_from_the_next(
     ]
 
 
-def test_a_process_that_exits_is_told_to_all_who_follow_processes(tmp_path: Path) -> None:
+def test_a_process_exit_reaches_all_followers(tmp_path: Path) -> None:
     async def main() -> None:
-        errors, told, kin, one = logged(), list[tuple[str, int]](), Kin(), session(tmp_path)
-        kin.on_change += [broken, lambda session, what, pid, *_: told.append((what, pid))]
-        kin.begin(one)
+        errors, told, lineages, one = (
+            logged(),
+            list[tuple[str, int]](),
+            Lineages(),
+            session(tmp_path),
+        )
+        lineages.on_change += [broken, lambda session, what, pid, *_: told.append((what, pid))]
+        lineages.begin(one)
         try:
-            kin._forked(os.getpid(), 1 << 22)
-            kin._exited(1 << 22, 0)
+            lineages._forked(os.getpid(), 1 << 22)
+            lineages._exited(1 << 22, 0)
         finally:
-            kin.end(one)
+            lineages.end(one)
             one.commands.close()
         assert told == [("started", 1 << 22), ("exited", 1 << 22)] and len(errors) == 2
 
     asyncio.run(main())
 
 
-def test_a_session_begins_and_ends_for_all_whose_business_it_is(tmp_path: Path) -> None:
+def test_the_begin_and_end_of_a_session_reach_all_observers(tmp_path: Path) -> None:
     async def main() -> None:
-        errors, kin, one = logged(), Kin(), session(tmp_path)
-        first, second = Beside(raises=True), Beside()
-        kin.beside += [first, second]
-        kin.open()
-        kin.begin(one)
+        errors, lineages, one = logged(), Lineages(), session(tmp_path)
+        first, second = SessionObserver(raises=True), SessionObserver()
+        lineages.observers += [first, second]
+        lineages.open()
+        lineages.begin(one)
         one.commands.before_marks()
-        kin.end(one)
-        assert not kin._owner
-        kin.close()
+        lineages.end(one)
+        assert not lineages._owner
+        lineages.close()
         one.commands.close()
         assert first.told == second.told == ["open", "begin", "catch_up", "end", "close"]
         assert [type(error) for error in errors] == [ZeroDivisionError] * 5
@@ -134,11 +147,15 @@ def test_a_session_begins_and_ends_for_all_whose_business_it_is(tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_a_mark_is_taken_and_told_whoever_else_fails_on_it(tmp_path: Path) -> None:
+def test_a_mark_is_taken_though_an_observer_fails(tmp_path: Path) -> None:
     async def main() -> None:
         errors, told = logged(), list[Any]()
         commands = Commands(
-            {"shell": "bash", "nonce": NONCE, "by": "ann"}, str(tmp_path), {}, root=os.getpid()
+            {"shell": "bash", "nonce": NONCE, "by": "ann"},
+            SessionDirectories.as_outside(tmp_path, tmp_path),
+            str(tmp_path),
+            {},
+            root=os.getpid(),
         )
         commands.before_marks = broken
         commands.watchers += [broken, told.append]
@@ -149,34 +166,33 @@ def test_a_mark_is_taken_and_told_whoever_else_fails_on_it(tmp_path: Path) -> No
     asyncio.run(main())
 
 
-def test_a_session_that_has_ended_is_buried_whoever_fails_on_its_end(
+def test_an_ended_session_is_cleaned_up_though_an_observer_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its keeper waits to be let go."""
+    """The keeper waits to be released."""
 
     async def main() -> None:
-        errors, last, buried = logged(), Beside(), asyncio.get_running_loop().create_future()
+        errors, last, buried = (
+            logged(),
+            SessionObserver(),
+            asyncio.get_running_loop().create_future(),
+        )
 
         async def bury(engine: Any, session: Any) -> None:
             buried.set_result(session)
 
         monkeypatch.setattr("holdfast.host.engine.bury", bury)
-        worst = Beside(raises=True)
+        worst = SessionObserver(raises=True)
         engine: Any = SimpleNamespace(
             sessions={},
             ended={},
-            _burying=set(),
-            desk=SimpleNamespace(session_changed=broken),
-            kin=worst,
-            tally=worst,
-            aftermath=worst,
-            shapes=worst,
+            _burying=Tasks("the end of a session"),
+            held_acts=SimpleNamespace(session_changed=broken),
+            journal=SimpleNamespace(post=broken),
+            _observers=(worst,) * 4,
             execgate=last,
         )
-        engine._leave, engine._buried = (
-            lambda one: Engine._leave(engine, one),
-            lambda task: Engine._buried(engine, task),
-        )
+        engine._leave = lambda one: Engine._leave(engine, one)
         one: Any = SimpleNamespace(id="s", record="its record")
         Engine._over(engine, one)
         assert (
@@ -189,10 +205,8 @@ def test_a_session_that_has_ended_is_buried_whoever_fails_on_its_end(
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_a_session_is_over_when_its_program_is_whatever_fails_while_it_is_looked_at_for_the_last_time() -> (
-    None
-):
-    """Who waits for the end, and its keeper, would wait for ever."""
+def test_a_session_ends_with_its_program_though_the_last_look_fails() -> None:
+    """Otherwise callers that wait for the end, and the keeper, would wait for ever."""
 
     async def main() -> None:
         errors, loop = logged(), asyncio.get_running_loop()
@@ -212,13 +226,13 @@ def test_a_session_is_over_when_its_program_is_whatever_fails_while_it_is_looked
             change=broken,
             lane=SimpleNamespace(close=lambda: closed.append("lane")),
             ended=loop.create_future(),
-            ends=set(),
             pace=SimpleNamespace(returned=asyncio.Event()),
             link=SimpleNamespace(unmute=broken, welcome=SimpleNamespace(root_pid=1)),
+            commands=SimpleNamespace(lineage=SimpleNamespace(ending=lambda: UNKNOWN)),
+            ref="hf:s@1",
         )
         one.pace.returned.set()
-        one._close = lambda *args: Session._close(one, *args)
-        await Session._finish(one, 3 << 8)
+        await Ending(one)._finish(3 << 8)
         assert (
             one.ended.done()
             and (record.exit_code, record.reason, record.output_end, record.state)
@@ -230,12 +244,18 @@ def test_a_session_is_over_when_its_program_is_whatever_fails_while_it_is_looked
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_a_keeper_is_let_go_whatever_fails_with_those_who_watched(tmp_path: Path) -> None:
+def test_a_keeper_is_released_though_a_viewer_fails(tmp_path: Path) -> None:
     async def main() -> None:
         errors, done, told = logged(), list[str](), list[str]()
 
+        class Watching(tuple[Any, ...]):
+            def __new__(cls, *viewers: Any) -> Watching:
+                return super().__new__(cls, viewers)
+
+            leave = staticmethod(broken)
+
         class Kept:
-            async def write(self, *_: Any, **__: Any) -> None:
+            async def run(self, *_: Any, **__: Any) -> None:
                 done.append("written")
 
         async def dispose() -> None:
@@ -244,21 +264,22 @@ def test_a_keeper_is_let_go_whatever_fails_with_those_who_watched(tmp_path: Path
         async def in_thread(*_: Any) -> None:
             done.append("group")
 
-        record: Any = Record("s", "work", "ended", 1, 0.0, [], "", "")
-        watching = [
+        async def nothing(*_: Any) -> None:
+            pass
+
+        record: Any = SessionRow("s", "work", "ended", 1, 0.0, [], "", "")
+        watching: Any = Watching(
             SimpleNamespace(conn=SimpleNamespace(event=broken)),
             SimpleNamespace(conn=SimpleNamespace(event=lambda name, **_: told.append(name))),
-        ]
+        )
         one: Any = SimpleNamespace(
             id="s",
             record=record,
             viewers=watching,
-            behind=broken,
-            remove_viewer=broken,
             streams=[],
             link=SimpleNamespace(send=lambda packet: done.append("released")),
             dispose=dispose,
-            directory=str(tmp_path / "s"),
+            writable_directory=str(tmp_path / "s"),
         )
         engine: Any = SimpleNamespace(
             home=SimpleNamespace(run=str(tmp_path)),
@@ -266,6 +287,8 @@ def test_a_keeper_is_let_go_whatever_fails_with_those_who_watched(tmp_path: Path
             ended={},
             halter=SimpleNamespace(in_thread=in_thread, groups=SimpleNamespace(remove=None)),
             forget_old=lambda: done.append("old ones"),
+            threads=SimpleNamespace(of=nothing),
+            own_directories=SimpleNamespace(remove=nothing),
         )
         await bury(engine, one)
         assert (
@@ -277,7 +300,7 @@ def test_a_keeper_is_let_go_whatever_fails_with_those_who_watched(tmp_path: Path
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_output_reaches_all_who_watch_whoever_of_them_fails() -> None:
+def test_output_reaches_all_viewers_though_one_fails() -> None:
     async def main() -> None:
         errors, told = logged(), list[str]()
         one: Any = SimpleNamespace(
@@ -293,15 +316,15 @@ def test_output_reaches_all_who_watch_whoever_of_them_fails() -> None:
             streams=[broken, lambda: told.append("stream")],
             pace=SimpleNamespace(look=lambda: told.append("pace")),
             commands=SimpleNamespace(watchers=[]),
-            _eof=asyncio.get_running_loop().create_future(),
+            end_of=SimpleNamespace(draining=True, output_over=lambda: told.append("end")),
         )
-        Session._bell(one)
-        assert told == ["viewer", "stream", "pace"] and one._eof.done() and len(errors) == 2
+        Session.look_at_ring(one)
+        assert told == ["viewer", "stream", "pace", "end"] and len(errors) == 2
 
     asyncio.run(main())
 
 
-def test_an_event_reaches_all_who_follow_and_whoever_notes_it_goes_on() -> None:
+def test_an_event_reaches_all_followers_and_its_publisher_goes_on() -> None:
     async def main() -> None:
         errors, told, posted = logged(), list[str](), list[Any]()
         store: Any = SimpleNamespace(post=posted.append)

@@ -1,4 +1,4 @@
-"""Going first: for a while, entirely, and never handed on to what a session runs."""
+"""A raised priority ends with its block, and programs of a session never inherit it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import threading
 
 import pytest
 
-from holdfast.host import hurry
-from holdfast.host.hurry import hurrying, join, other, short_slice
+from holdfast.host.runtime import priority
+from holdfast.host.runtime.priority import join, raised, raised_process, short_slice
 
 POLICY = "import os; print(os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))"
 
 
 def may() -> bool:
-    """Whether this account may go before others here."""
-    with hurrying(False):
-        return os.sched_getscheduler(0) == hurry.REALTIME
+    """Whether this account may use a real-time policy here."""
+    with raised(False):
+        return os.sched_getscheduler(0) == priority.REALTIME
 
 
 needs_privilege = pytest.mark.skipif(not may(), reason="this account may not run before others")
@@ -31,19 +31,19 @@ def child() -> str:
 
 
 @needs_privilege
-def test_a_hurry_ends_and_is_not_handed_on() -> None:
+def test_a_raised_priority_ends_and_is_not_inherited() -> None:
     before, ordinary = os.sched_getscheduler(0), child()
-    with hurrying(False):
-        assert os.sched_getscheduler(0) == hurry.REALTIME
+    with raised(False):
+        assert os.sched_getscheduler(0) == priority.REALTIME
         assert child() == ordinary
-        with hurrying(True):
+        with raised(True):
             assert child() == ordinary
-        assert os.sched_getscheduler(0) == hurry.REALTIME, "the inner one ended the outer one's"
+        assert os.sched_getscheduler(0) == priority.REALTIME, "the inner one ended the outer one's"
     assert os.sched_getscheduler(0) == before
 
 
 @needs_privilege
-def test_the_whole_process_hurries_and_so_does_a_thread_that_joins() -> None:
+def test_the_whole_process_is_raised_and_a_thread_that_joins_too() -> None:
     go, done, over = threading.Event(), threading.Event(), threading.Event()
     seen: list[int] = []
 
@@ -58,7 +58,7 @@ def test_the_whole_process_hurries_and_so_does_a_thread_that_joins() -> None:
 
     early = threading.Thread(target=life, args=(False,))
     early.start()
-    with hurrying(True):
+    with raised(True):
         late = threading.Thread(target=life, args=(True,))
         late.start()
         go.set()
@@ -68,23 +68,23 @@ def test_the_whole_process_hurries_and_so_does_a_thread_that_joins() -> None:
     over.set()
     early.join()
     late.join()
-    assert seen[:2] == [hurry.REALTIME] * 2
-    assert hurry.REALTIME not in seen[2:]
+    assert seen[:2] == [priority.REALTIME] * 2
+    assert priority.REALTIME not in seen[2:]
 
 
 @needs_privilege
-def test_another_process_hurries_for_a_while() -> None:
+def test_another_process_is_raised_for_a_while() -> None:
     with subprocess.Popen(["sleep", "100"]) as process:
-        with other(process.pid):
-            assert os.sched_getscheduler(process.pid) == hurry.REALTIME
+        with raised_process(process.pid):
+            assert os.sched_getscheduler(process.pid) == priority.REALTIME
         assert os.sched_getscheduler(process.pid) == os.SCHED_OTHER
         process.kill()
 
 
-def test_who_is_gone_or_not_ours_is_no_error() -> None:
+def test_a_process_that_is_gone_or_not_ours_is_no_error() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
-    with other(process.pid), hurrying(False, process.pid):
+    with raised_process(process.pid), raised(False, process.pid):
         pass
 
 
@@ -108,7 +108,7 @@ def share(pid: int) -> str:
 
 
 @needs_privilege
-def test_what_is_preferred_is_ordinary_again_and_a_share_that_somebody_chose_stays() -> None:
+def test_a_preferred_share_is_undone_and_a_share_that_a_person_chose_stays() -> None:
     if not os.path.exists("/proc/self/autogroup"):
         pytest.skip("this kernel does not group by terminal session")
     with (
@@ -118,9 +118,9 @@ def test_what_is_preferred_is_ordinary_again_and_a_share_that_somebody_chose_sta
         with open(f"/proc/{chosen.pid}/autogroup", "w") as f:
             f.write("5")
         both = (usual.pid, chosen.pid)
-        hurry.prefer(both)
-        assert [share(pid) for pid in both] == [hurry.PREFERRED.decode(), "5"]
-        hurry.ordinary(both)
+        priority.prefer(both)
+        assert [share(pid) for pid in both] == [priority.PREFERRED.decode(), "5"]
+        priority.ordinary(both)
         assert [share(pid) for pid in both] == ["0", "5"]
         usual.kill()
         chosen.kill()

@@ -1,4 +1,4 @@
-"""The end of a session, while others work."""
+"""The end of a session does not block the host's loop."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Any
 
 import pytest
 
-from holdfast.host import ending, observe
+from holdfast.host.processes import proc_scan
+from holdfast.host.session.ending import Ending
 
 
-def test_a_session_of_very_many_processes_is_looked_at_beside_the_loop_while_it_ends(
+def test_the_processes_of_an_ending_session_are_scanned_in_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads = list[int]()
 
-    def descendants(pid: int, with_argv: bool = True) -> list[Any]:
+    def descendants(pid: int) -> list[Any]:
         threads.append(threading.get_ident())
-        return [SimpleNamespace(pid=1 << 22)] if len(threads) < 3 else []
+        return [SimpleNamespace(pid=1 << 22, session=1 << 22)] if len(threads) < 3 else []
 
-    monkeypatch.setattr(observe, "descendants", descendants)
+    monkeypatch.setattr(proc_scan, "descendants", descendants)
 
     async def main() -> None:
         session: Any = SimpleNamespace(keeper_pid=1, answers=True, loop=asyncio.get_running_loop())
-        assert await ending._gone(session, 60.0, final=False)
+        assert await Ending(session)._gone(60.0, final=False)
         assert len(threads) == 3 and threading.get_ident() not in threads
 
     asyncio.run(asyncio.wait_for(main(), 60))

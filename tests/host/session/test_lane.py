@@ -1,4 +1,4 @@
-"""The lane against a real keeper that refuses: what need not wait for the program does not, and keeps its order."""
+"""The lane against a real keeper that refuses acts: sizes and signals do not wait for input."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.keeper.harness import RAW, Link, Nursery, cpu_ns, stop
 
-from holdfast.host.keeperlink import KeeperLink
-from holdfast.host.lane import BARRIER, FULL_PAUSE_S, Lane
+from holdfast.host.session.keeper_link import KeeperLink
+from holdfast.host.session.lane import BARRIER, FULL_PAUSE_S, Lane
 from holdfast.model.errors import Refused
 from holdfast.model.limits import INPUT_QUEUE_ACTS
 from holdfast.wire import keeper as wire
+from tests.support.keeper import RAW, Link, Nursery, cpu_ns, stop
 
 WAIT_S = 120.0
-DEAF = ["sh", "-c", RAW + "sleep 1000"]  # reads nothing
+DEAF = ["sh", "-c", RAW + "sleep 1000"]  # reads no input
 
 
 @pytest.fixture
@@ -29,13 +29,13 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
 
 
 class Host:
-    """A lane on a link, as a session has it."""
+    """A lane on a real link, as in a session."""
 
     def __init__(self, link: KeeperLink) -> None:
         self.link = link
         self.lane = Lane(link)
         self.refusals = 0
-        self.asked = asyncio.Event()  # the keeper has said where it stands
+        self.asked = asyncio.Event()  # the keeper has answered the query
         self.on_refusal: Callable[[], object] = lambda: None
         link.on_bell = self.lane.settle
         link.on_packet = self._packet
@@ -71,7 +71,7 @@ async def claimed(nursery: Nursery) -> KeeperLink:
 
 
 def filled(nursery: Nursery, acts: int = 0) -> Link:
-    """An earlier host whose input nobody reads, in that many pieces."""
+    """Sends input as an earlier host, in that many pieces, which the program does not read."""
     earlier = nursery.run("s", DEAF)
     earlier.wait_for(b"READY")
     earlier.fill()
@@ -81,7 +81,7 @@ def filled(nursery: Nursery, acts: int = 0) -> Link:
     return earlier
 
 
-def test_sizes_keep_their_order_while_the_keeper_is_asked_where_it_stands(nursery: Nursery) -> None:
+def test_sizes_keep_their_order_while_a_query_is_under_way(nursery: Nursery) -> None:
     filled(nursery).close()
 
     async def play() -> None:
@@ -98,7 +98,7 @@ def test_sizes_keep_their_order_while_the_keeper_is_asked_where_it_stands(nurser
     asyncio.run(play())
 
 
-def test_a_size_among_what_was_refused_goes_before_a_later_one_and_waits_for_no_reader(
+def test_a_refused_size_goes_before_a_later_size_and_does_not_wait_for_input(
     nursery: Nursery,
 ) -> None:
     filled(nursery, INPUT_QUEUE_ACTS).close()
@@ -120,7 +120,7 @@ def test_a_size_among_what_was_refused_goes_before_a_later_one_and_waits_for_no_
     asyncio.run(play())
 
 
-def test_a_keeper_that_is_full_is_not_asked_in_a_circle(nursery: Nursery) -> None:
+def test_a_full_keeper_is_not_queried_in_a_busy_loop(nursery: Nursery) -> None:
     filled(nursery, INPUT_QUEUE_ACTS).close()
 
     async def play() -> None:
@@ -142,7 +142,7 @@ def test_a_keeper_that_is_full_is_not_asked_in_a_circle(nursery: Nursery) -> Non
 
 
 def test_a3_input_refused_before_a_flush_is_gone_with_it(nursery: Nursery) -> None:
-    """Who seizes has the refused input of the old holder discarded, too: it does not come after all."""
+    """A seize also discards refused input of the old holder: it is not sent later."""
     filled(nursery, INPUT_QUEUE_ACTS).close()
 
     async def play() -> None:

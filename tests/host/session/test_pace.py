@@ -1,4 +1,4 @@
-"""Who keeps up is judged by what it could have done: not by the time in which the host itself stood still."""
+"""A viewer's pace is judged fairly: not by time in which the host itself was held up."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.keeper.harness import Nursery, until
 
-from holdfast.core.filter import ViewerFilter
-from holdfast.host.keeperlink import KeeperLink
-from holdfast.host.pace import EXCUSED, Pace
-from holdfast.host.viewer import AFAR_SKIP_BYTES, Viewer
+from holdfast.core.screen.filter import ViewerFilter
+from holdfast.host.session.keeper_link import KeeperLink
+from holdfast.host.session.pace import EXCUSED, Pace
+from holdfast.host.session.viewer import AFAR_SKIP_BYTES, Viewer
 from holdfast.model.limits import PACE_BYTES, PACE_WINDOW_S
+from tests.support.keeper import Nursery, until
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
 
 @dataclass
 class Reader:
-    """A viewer as far as its pace is looked at; how often it was judged."""
+    """The part of a viewer that Pace uses; counts how often the viewer was judged."""
 
     taken: int = 0
     pace_mark: int = 0
@@ -60,9 +60,7 @@ def stand_still() -> None:
 
 
 @pytest.mark.parametrize("times", [1, EXCUSED, EXCUSED + 1])
-def test_s6_a_host_that_was_held_up_blames_nobody_for_it_but_not_for_ever(
-    nursery: Nursery, times: int
-) -> None:
+def test_s6_a_late_host_excuses_its_viewers_a_few_times(nursery: Nursery, times: int) -> None:
     link = nursery.run(
         "s",
         ["sh", "-c", "head -c 100000 /dev/zero; exec sleep 1000"],
@@ -91,8 +89,10 @@ def test_s6_a_host_that_was_held_up_blames_nobody_for_it_but_not_for_ever(
     asyncio.run(play())
 
 
-def test_s6_who_falls_behind_is_looked_at_though_the_ring_has_room(nursery: Nursery) -> None:
-    """And is not judged by what the ring needs, nor is anybody looked at who keeps up."""
+def test_s6_a_viewer_that_falls_behind_is_checked_though_the_ring_has_room(
+    nursery: Nursery,
+) -> None:
+    """The ring's pressure does not count then, and viewers that keep up are not checked."""
     link = nursery.run("s", ["sleep", "1000"], ring=1 << 16, away_ms=600_000)
     link.close()
     nursery.term += 1
@@ -125,7 +125,7 @@ def test_s6_who_falls_behind_is_looked_at_though_the_ring_has_room(nursery: Nurs
         (200_000, 700_000, False),
     ],
 )
-def test_s6_a_backlog_that_takes_longer_than_a_second_is_not_waited_for(
+def test_s6_a_viewer_lags_if_its_backlog_takes_longer_than_a_second(
     moved: int, left: int, lags: bool
 ) -> None:
     viewer = Viewer.__new__(Viewer)

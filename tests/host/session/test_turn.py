@@ -1,4 +1,4 @@
-"""What whoever asked for the turn is answered."""
+"""The answer to a request for the turn."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 
-from holdfast.host.turn import SessionTurn
+from holdfast.host.session.turn import SessionTurn
 
 
-def test_p1_who_got_the_turn_is_told_so_though_somebody_seizes_it_while_its_finds_are_looked_at(
+def test_p1_a_granted_request_is_answered_though_the_turn_is_seized_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The answer is one moment's: who had it when it was given. Whoever reads both answers sees one order."""
+    """The answer describes one moment: the holder when it was given.
+
+    A reader of both answers sees one order.
+    """
 
     async def main() -> None:
         session: Any = SimpleNamespace(
-            loop=asyncio.get_running_loop(), memory="/nonexistent", state="live"
+            loop=asyncio.get_running_loop(), host_only_directory="/nonexistent", state="live"
         )
         turn = SessionTurn(session)
         monkeypatch.setattr(turn, "_publish", lambda effects: None)

@@ -1,4 +1,4 @@
-"""`run` in the live shell, bash, zsh and dash: same cwd, variables and jobs, exact output and exit code."""
+"""`run` in the live shell (bash, zsh, dash): same cwd, variables, jobs; exact output and code."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.host.shell_session import ARGV, MARKS, NONCE, ShellSession
 
+from holdfast.core.session.mark_tags import MarkKey
+from holdfast.host.shell.launch import SLOT
 from holdfast.host.shell.run import TRIGGER
+from tests.support.shell_session import ARGV, MARKS, NONCE, ShellSession
 
 SHELLS = ["bash", "zsh", "dash"]
 
@@ -37,7 +39,7 @@ def test_s8_exact_range_and_exit_code(shell: ShellSession) -> None:
     assert shell.run(":").exit == 0
 
 
-def test_what_is_run_is_shown_before_its_output(shell: ShellSession) -> None:
+def test_the_text_of_a_run_is_shown_before_its_output(shell: ShellSession) -> None:
     shell.run("echo '\x1b[31mred'\necho b\necho c\necho d\necho e\necho f")
     stream = MARKS.sub(b"", bytes(shell.stream))
     for shown in (rb"run> echo '\x1b[31mred'", b"   > echo d", b"   > ... 2 more lines"):
@@ -308,28 +310,47 @@ def test_command_reads_from_the_terminal(shell: ShellSession) -> None:
 
 def test_forged_and_replayed_marks_do_not_end_a_run(shell: ShellSession, tmp_path: Path) -> None:
     shell.run("true")
-    replayed = b"".join(bytes(shell.stream[mark.start : mark.end]) for mark in shell.marks)
-    assert NONCE.encode() in replayed
+    genuine = [bytes(shell.stream[mark.start : mark.end]) for mark in shell.marks]
+    tags = [mark.split(b";")[1] for mark in genuine]
+    assert len(set(tags)) == len(tags)
+    replayed = b"".join(genuine)
+    last = shell.marks[-1].seq
     forged = b"".join(
-        f"\x1b]7717;{nonce};999999;{kind}\x07".encode()
-        for nonce in ("", "x" * 20, NONCE[:-1])
-        for kind in ("D;r2;0", "P;0", "C", "R;r2")
+        b"\x1b]7717;%s;%d;%s\x07" % (value, seq, kind)
+        for value in (b"", b"x" * 20, b"0", NONCE.encode(), *tags)
+        for seq in (*range(last + 1, last + 5), 999999)
+        for kind in (b"D;r2;0", b"P;0", b"C", b"R;r2")
     )
-    (tmp_path / "evil").write_bytes(replayed + forged + b"\x1b]7717;" + NONCE.encode())
+    (tmp_path / "evil").write_bytes(replayed + forged + b"\x1b]7717;" + tags[0])
     result = shell.run(f"cat {tmp_path}/evil; echo end; (exit 3)")
     assert result.exit == 3
-    assert result.output == replayed + forged + b"\x1b]7717;" + NONCE.encode() + b"end\n"
+    assert result.output == replayed + forged + b"\x1b]7717;" + tags[0] + b"end\n"
+    assert shell.scanner.forged >= 64
     assert shell.run("echo next").output == b"next\n"
 
 
-def test_nonce_is_not_in_the_environment_nor_behind_a_descriptor(shell: ShellSession) -> None:
+def _key(nonce: str) -> list[bytes]:
+    """The numbers whose knowledge makes marks: four, and some of them are negative."""
+    return [word.strip("-").encode() for word in MarkKey(nonce).start.split()]
+
+
+def test_the_key_is_not_in_the_environment_a_file_or_behind_a_descriptor(
+    shell: ShellSession, name: str
+) -> None:
     shell.run("set -a")
     shell.run("true")
-    assert NONCE.encode() not in shell.run("env; cat /proc/self/environ | tr '\\0' '\\n'").output
+    shell.line(":")
+    environment = shell.run("env; cat /proc/self/environ | tr '\\0' '\\n'").output
+    assert not re.search(rb"_hf_[abcd]=-?[1-9]", environment)
     environ = Path(f"/proc/{shell.pid}/environ").read_bytes()
     assert b"HOME=" in environ
-    assert NONCE.encode() not in environ
-    assert NONCE.encode() not in Path(f"/proc/{shell.pid}/cmdline").read_bytes()
+    files = [path for path in shell.directory.rglob("*") if path.is_file()]
+    snapshots = [path for path in files if path.name.startswith(SLOT) and path.stat().st_size]
+    assert snapshots
+    written = b"".join(path.read_bytes() for path in files)
+    command_line = Path(f"/proc/{shell.pid}/cmdline").read_bytes()
+    for word in (*_key(NONCE), NONCE.encode()):
+        assert word not in environment + environ + command_line + written + shell.stream
     script = (
         "import os; d='/proc/self/fd/'; "
         "print(*[os.readlink(d+f) for f in os.listdir(d) if os.path.exists(d+f)])"

@@ -1,4 +1,4 @@
-"""Which command lines are shells that can carry the hooks, and what is written for them."""
+"""Which command lines are shells that can carry the hooks, and which files are written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.host.shell import clear_run, prepare, write_run
+from holdfast.host.shell import SessionDirectories, clear_run, prepare, write_run
+from holdfast.host.shell.launch import KEY
 from holdfast.host.shell.run import SHOWN_CHARS, SHOWN_LINES, shown
 from holdfast.model.errors import Impossible, Usage
 
@@ -19,6 +20,15 @@ ENV = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere"}
 def directory(tmp_path: Path) -> Path:
     tmp_path.chmod(0o700)
     return tmp_path
+
+
+@pytest.fixture
+def directories(directory: Path) -> SessionDirectories:
+    return SessionDirectories.as_outside(directory, directory)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
 
 
 @pytest.mark.parametrize(
@@ -36,17 +46,20 @@ def directory(tmp_path: Path) -> Path:
         (["-dash"], "posix"),
     ],
 )
-def test_known_shells(directory: Path, argv: list[str], kind: str) -> None:
-    launch = prepare(argv, directory, NONCE, ENV, login=False)
+def test_known_shells(
+    directory: Path, directories: SessionDirectories, argv: list[str], kind: str
+) -> None:
+    launch = prepare(argv, directories, NONCE, ENV, login=False)
     assert launch.kind == kind
     assert ("-i" in launch.argv) == any("i" in flag for flag in argv[1:])
     assert NONCE not in " ".join([*launch.argv, *launch.env.values()])
     written = [path for path in directory.rglob("*") if path.is_file()]
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in written)
-    (told,) = [
-        path for path in written if path.stat().st_size
-    ]  # the others are for what the shell will say of itself
-    assert NONCE in told.read_text()
+    # The other files are for the shell's snapshots.
+    key, hooks = sorted((path for path in written if path.stat().st_size), key=_size)
+    assert key.name == KEY
+    assert [word for word in key.read_text().split() if word in hooks.read_text()] == []
+    assert NONCE not in key.read_text() + hooks.read_text()
 
 
 @pytest.mark.parametrize(
@@ -68,13 +81,17 @@ def test_known_shells(directory: Path, argv: list[str], kind: str) -> None:
         ["bash", ""],
     ],
 )
-def test_everything_else_is_left_alone(directory: Path, argv: list[str]) -> None:
-    launch = prepare(argv, directory, NONCE, ENV, login=False)
+def test_everything_else_is_left_alone(
+    directory: Path, directories: SessionDirectories, argv: list[str]
+) -> None:
+    launch = prepare(argv, directories, NONCE, ENV, login=False)
     assert (launch.argv, launch.env, launch.kind) == (argv, ENV, None)
     assert not list(directory.iterdir())
 
 
-def test_a_name_decides_how_a_program_behaves(directory: Path) -> None:
+def test_a_name_decides_how_a_program_behaves(
+    directory: Path, directories: SessionDirectories
+) -> None:
     links = directory / "bin"
     links.mkdir()
     expected = {
@@ -88,47 +105,52 @@ def test_a_name_decides_how_a_program_behaves(directory: Path) -> None:
     for name, target in zip(expected, ("bash", "bash", "zsh", "zsh", "dash", "bash"), strict=True):
         (links / name).symlink_to(f"/usr/bin/{target}")
         assert (
-            prepare([str(links / name)], directory, NONCE, ENV, login=False).kind == expected[name]
+            prepare([str(links / name)], directories, NONCE, ENV, login=False).kind
+            == expected[name]
         )
 
 
-def test_bash_in_posix_mode_reads_env_instead(directory: Path) -> None:
-    launch = prepare(["bash"], directory, NONCE, {**ENV, "POSIXLY_CORRECT": "1"}, login=False)
+def test_bash_in_posix_mode_reads_env_instead(
+    directory: Path, directories: SessionDirectories
+) -> None:
+    launch = prepare(["bash"], directories, NONCE, {**ENV, "POSIXLY_CORRECT": "1"}, login=False)
     assert launch.argv == ["bash"]
     assert launch.env["ENV"] == str(directory / "bash.rc")
 
 
-def test_the_caller_s_values_are_not_changed(directory: Path) -> None:
+def test_the_caller_s_values_are_not_changed(directories: SessionDirectories) -> None:
     argv, env = ["zsh"], dict(ENV)
-    prepare(argv, directory, NONCE, env, login=True)
+    prepare(argv, directories, NONCE, env, login=True)
     assert (argv, env) == (["zsh"], ENV)
 
 
-def test_an_open_directory_is_refused(directory: Path) -> None:
+def test_an_open_directory_is_refused(directory: Path, directories: SessionDirectories) -> None:
     directory.chmod(0o755)
     with pytest.raises(Impossible):
-        prepare(["bash"], directory, NONCE, ENV, login=False)
+        prepare(["bash"], directories, NONCE, ENV, login=False)
 
 
 @pytest.mark.parametrize("nonce", ["", "short", "0123456789abcde;", "a" * 65, "é" * 20])
-def test_bad_nonce(directory: Path, nonce: str) -> None:
+def test_bad_nonce(directories: SessionDirectories, nonce: str) -> None:
     with pytest.raises(Usage):
-        prepare(["bash"], directory, nonce, ENV, login=False)
+        prepare(["bash"], directories, nonce, ENV, login=False)
 
 
 @pytest.mark.parametrize("kind", ["bash", "zsh", "posix"])
-def test_run_file_is_replaced_and_removed(directory: Path, kind: str) -> None:
+def test_run_file_is_replaced_and_removed(
+    directory: Path, directories: SessionDirectories, kind: str
+) -> None:
     previous = os.umask(0)
     try:
         for text in ("echo first", "echo second\necho line"):
-            trigger = write_run(directory, kind, "r1", text)  # type: ignore[arg-type]
+            trigger = write_run(directories, kind, "r1", text)  # type: ignore[arg-type]
             assert trigger.startswith(b" ")
             assert trigger.endswith(b"\r")
             assert all(path.stat().st_mode & 0o777 == 0o600 for path in directory.iterdir())
     finally:
         os.umask(previous)
     assert not any("first" in path.read_text() for path in directory.iterdir())
-    clear_run(directory)
+    clear_run(directories)
     assert not list(directory.iterdir())
 
 
@@ -145,13 +167,15 @@ def test_run_file_is_replaced_and_removed(directory: Path, kind: str) -> None:
         ("$(x)", "a"),
     ],
 )
-def test_what_cannot_be_run_is_refused(directory: Path, kind: str, run: str, text: str) -> None:
+def test_invalid_runs_are_refused(
+    directory: Path, directories: SessionDirectories, kind: str, run: str, text: str
+) -> None:
     with pytest.raises(Usage):
-        write_run(directory, kind, run, text)  # type: ignore[arg-type]
+        write_run(directories, kind, run, text)  # type: ignore[arg-type]
     assert not list(directory.iterdir())
 
 
-def test_what_is_shown_is_bounded_and_inert() -> None:
+def test_shown_text_is_bounded_and_inert() -> None:
     lines = shown("\n".join(["\x1b]0;title\x07\x9b31m\u202e\udcff\ttab" + "x" * 500] * 100))
     assert len(lines) == SHOWN_LINES + 1
     assert lines[0].startswith("run> \\x1b]0;title\\x07\\x9b31m\\u202e\\xff    tab")
@@ -159,3 +183,23 @@ def test_what_is_shown_is_bounded_and_inert() -> None:
     assert lines[-1] == "   > ... 96 more lines"
     assert "".join(lines).isprintable()
     assert shown("") == ["run> "]
+
+
+@pytest.mark.parametrize("program", ["bash", "zsh", "dash"])
+def test_a_shell_gets_the_names_inside_and_the_host_writes_outside(
+    directory: Path, program: str
+) -> None:
+    readable, writable = directory / "r", directory / "s"
+    for one in (readable, writable):
+        one.mkdir(mode=0o700)
+    made = SessionDirectories(readable, writable, Path("/inside"), Path("/inside/own"))
+    launch = prepare([program], made, NONCE, ENV, login=False)
+    assert launch.kind is not None
+    write_run(made, launch.kind, "r1", "echo one\necho two")
+    written = [path for path in readable.rglob("*") if path.is_file()]
+    texts = b"".join(path.read_bytes() for path in written)
+    assert str(directory).encode() not in texts
+    assert str(directory) not in repr((launch.argv, launch.env))
+    assert b"_hf='/inside/run'" in texts and b"/inside/own'" in texts
+    assert {path.name.partition(".")[0] for path in writable.iterdir()} == {"shape", KEY}
+    assert "/inside/" in repr((launch.argv, launch.env))

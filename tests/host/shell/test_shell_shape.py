@@ -1,21 +1,24 @@
-"""What a live shell says of itself, whatever its user has set (P3): it is there before the mark, it is right, and the shell goes on as before."""
+"""Snapshots that a live shell writes of its state, under any options of the user (P3).
+
+A snapshot is there before the mark, it is right, and the shell goes on as before.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from tests.host.shell_session import ShellSession
 
-from holdfast.core.commands import MarkKind
-from holdfast.core.shellstate import Snapshot, read
+from holdfast.core.originators.shell_state import Snapshot, read
+from holdfast.core.session.shell_marks import MarkKind
 from holdfast.host.shell.launch import BODIES, SLOT, SLOTS
+from tests.support.shell_session import ShellSession
 
 
 def said(shell: ShellSession) -> Snapshot | None:
-    """Beside the last prompt."""
+    """The snapshot of the last prompt."""
     seq = next(mark.seq for mark in reversed(shell.marks) if mark.kind is MarkKind.PROMPT)
-    found = read((shell.directory / f"{SLOT}{seq % SLOTS}").read_bytes())
+    found = read((shell.directories.writable / f"{SLOT}{seq % SLOTS}").read_bytes())
     return found if found is not None and found.seq == seq else None
 
 
@@ -74,7 +77,7 @@ ZSH = [
 @pytest.mark.parametrize(
     ("name", "text"), [*(("bash", t) for t in (*ODD, *BASH)), *(("zsh", t) for t in (*ODD, *ZSH))]
 )
-def test_p3_a_shell_says_what_it_is_made_of_whatever_is_set(
+def test_p3_a_shell_writes_its_state_under_any_options(
     tmp_path: Path, name: str, text: str
 ) -> None:
     shell = ShellSession([name], tmp_path / "dir", tmp_path / "home")
@@ -111,11 +114,11 @@ def test_p3_a_shell_says_what_it_is_made_of_whatever_is_set(
 
 
 @pytest.mark.parametrize("name", ["bash", "zsh"])
-def test_p3_where_it_cannot_write_the_marks_come_all_the_same(tmp_path: Path, name: str) -> None:
+def test_p3_marks_come_even_if_the_state_cannot_be_written(tmp_path: Path, name: str) -> None:
     shell = ShellSession([name], tmp_path / "dir", tmp_path / "home")
     try:
         shell.prompt()
-        for slot in shell.directory.glob(f"{SLOT}*"):
+        for slot in shell.directories.writable.glob(f"{SLOT}*"):
             slot.unlink()
             slot.mkdir()
         done = shell.run("echo fine; (exit 3)")

@@ -1,4 +1,4 @@
-"""The user's own shell: their files are read, not changed; their hooks, history and options still work."""
+"""The user's own shell: its files are read, not changed; hooks, history and options still work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.host.shell_session import ARGV, NONCE, ShellSession
+
+from tests.support.shell_session import ARGV, NONCE, ShellSession
 
 Start = Callable[..., ShellSession]
 
@@ -105,7 +106,7 @@ def test_bash_traps_and_options_of_the_user(start: Start) -> None:
     result = shell.run("echo one")
     assert result.output.endswith(b"one\n")
     assert b"debug" in shell.line("true")
-    shell.line("trap - DEBUG")  # inside a run, bash's `.` would put the old one back
+    shell.line("trap - DEBUG")  # inside a run, bash's `.` would put the old trap back
     shell.run("set -o posix")
     assert shell.run("echo two; false").exit == 1
     shell.run("shopt -u promptvars expand_aliases; set +o history; set -T -E")
@@ -259,6 +260,6 @@ def test_odd_directory(tmp_path: Path, name: str) -> None:
 
 
 def test_syntax_of_the_files() -> None:
-    directory = Path(__file__).parents[2] / "src" / "holdfast" / "host" / "shell"
+    directory = Path(__file__).parents[3] / "src" / "holdfast" / "host" / "shell"
     for command in (["bash", "-n", "bash.rc"], ["zsh", "-n", "zsh.rc"], ["dash", "-n", "posix.sh"]):
         subprocess.run(command, cwd=directory, check=True)

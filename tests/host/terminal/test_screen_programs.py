@@ -1,8 +1,9 @@
 """Real full-screen programs, cut anywhere: less, top, vim, htop and tmux on a real terminal.
 
-Each program is driven by keys and its output recorded; a program is waited for until its output pauses. Then, for many
-cuts at random bytes, a restored screen, a blank terminal and a terminal full of another program's state are compared
-with the original, at once and after more output; and the painted bytes with a second emulator.
+Each program is driven by keys and its output recorded; a program is waited for until its output
+pauses. Then, for many cuts at random bytes, a restored screen, a blank terminal and a terminal full
+of another program's state are compared with the original, at once and after more output; and the
+painted bytes with a second emulator.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.host.screen_oracle import differences, emulator, second_opinion, state
 
-from holdfast.host.screen import Screen
+from holdfast.host.terminal.screen import Screen
+from tests.support.checkers.screen_oracle import differences, emulator, second_opinion, state
 
 COLS, ROWS = 80, 24
 CUTS = int(os.environ.get("HOLDFAST_SCREEN_CUTS", "50"))
@@ -141,7 +142,7 @@ def record(argv: list[str], keys: list[bytes], cwd: Path) -> bytes:
                 alive = drawn()
         while (
             alive and len(output) <= DRAWN_BYTES and time.monotonic() < end
-        ):  # a busy machine: it has yet to read the keys
+        ):  # a busy machine: the program has yet to read the keys
             alive = drawn()
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -170,8 +171,9 @@ def recorded(
 
 OTHER_STATE = (
     b"other\r\n" * 30
-    + b"\x1b[?1049h\x1b[3;10r\x1b[?6h\x1b[31;44mxx\x1b[?69h\x1b[5;20s\x1b(0\x0e\x1b[>5u\x1b[?1000h\x1b[?1006h"
-    + b"\x1b[?2004h\x1b[4h\x1b[?7l\x1b[?25l\x1b[3g\x1b[5 q\x1b[?1h\x1b=\x1b7\x1b]8;;http://x\x07\x1b[20h\x1b[?2026h"
+    + b"\x1b[?1049h\x1b[3;10r\x1b[?6h\x1b[31;44mxx\x1b[?69h\x1b[5;20s\x1b(0\x0e\x1b[>5u"
+    + b"\x1b[?1000h\x1b[?1006h\x1b[?2004h\x1b[4h\x1b[?7l\x1b[?25l\x1b[3g\x1b[5 q\x1b[?1h"
+    + b"\x1b=\x1b7\x1b]8;;http://x\x07\x1b[20h\x1b[?2026h"
     + b"\x1b]2;half a title"
 )
 

@@ -1,8 +1,9 @@
-"""Any stream, cut anywhere: a restored screen and a painted terminal are and stay like the original.
+"""Any stream, cut anywhere: restored screens and painted terminals stay like the original.
 
-Left out of the streams: wide characters in a line-drawing charset, which the emulator keeps as spaces of two columns;
-tabbing back from a pending wrap, after which the emulator still wraps, wherever the cursor is.
-After painting nothing is resized: terminals reflow each in their own way, so a viewer is painted anew after a resize.
+Left out of the streams: wide characters in a line-drawing charset, which the emulator keeps as
+spaces of two columns; tabbing back from a pending wrap, after which the emulator still wraps,
+wherever the cursor is. After painting there is no resize: terminals reflow each in their own way,
+so a viewer is painted anew after a resize.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-from tests.host.screen_oracle import differences, emulator, second_opinion, state
 
-from holdfast.host.screen import Screen
+from holdfast.host.terminal.screen import Screen
+from tests.support.checkers.screen_oracle import differences, emulator, second_opinion, state
+from tests.support.examples import examples
 
 COLS, ROWS = 20, 6
 Resize = tuple[int, int]
@@ -101,22 +103,24 @@ DRAWING = (
     b"\x1bnab\x0f",
 )
 STATE = st.sampled_from(
-    [b"\x1b7", b"\x1b8", b"\x1bH", b"\x1b[g", b"\x1b[3g", b"\x1b[I", b"\b\x1b[Z", *DRAWING, b"\x1bM", b"\x1bD",
-     b"\x1bE", b"\x1b#8", b"\x1b=", b"\x1b>", b"\x1b[>1u", b"\x1b[>5u", b"\x1b[<u", b"\x1b[=3;1u",
-     b"\x1b]8;;http://example/x\x1b\\", b"\x1b]8;;\x1b\\", b"\x1b[2 q", b"\x1b[5 q", b"\x1b[0 q", b"\x1b[>4;2m",
-     b"\x1b[>4m", b"x\x1b[4b", "日\x1b[3b".encode(), b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?1049h", b"\x1b[?1049l",
-     b"\x1b[?1047h\x1b[2J", b"\x1b[?1047l", b"\x1bc"]
+    [b"\x1b7", b"\x1b8", b"\x1bH", b"\x1b[g", b"\x1b[3g", b"\x1b[I", b"\b\x1b[Z", *DRAWING,
+     b"\x1bM", b"\x1bD", b"\x1bE", b"\x1b#8", b"\x1b=", b"\x1b>", b"\x1b[>1u", b"\x1b[>5u",
+     b"\x1b[<u", b"\x1b[=3;1u",
+     b"\x1b]8;;http://example/x\x1b\\", b"\x1b]8;;\x1b\\", b"\x1b[2 q", b"\x1b[5 q", b"\x1b[0 q",
+     b"\x1b[>4;2m", b"\x1b[>4m", b"x\x1b[4b", "日\x1b[3b".encode(),
+     b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?1047h\x1b[2J",
+     b"\x1b[?1047l", b"\x1bc"]
 )  # fmt: skip
-USERS = st.sampled_from(  # what is the user's own unless a program sets it
-    [b"\x1b]2;a t\xc3\xaftle\x07", b"\x1b]4;3;rgb:10/20/30\x1b\\", b"\x1b]104\x1b\\", b"\x1b]11;#102030\x07",
-     b"\x1b]111\x07", b"\x1b[?1007l"]
+USERS = st.sampled_from(  # the user's own settings unless a program sets them
+    [b"\x1b]2;a t\xc3\xaftle\x07", b"\x1b]4;3;rgb:10/20/30\x1b\\", b"\x1b]104\x1b\\",
+     b"\x1b]11;#102030\x07", b"\x1b]111\x07", b"\x1b[?1007l"]
 )  # fmt: skip
 TERMINALS = st.one_of(TEXT, TEXT, MOVES, EDITS, COLOURS, COLOURS, MODES, REGIONS, STATE, STATE)
 BYTES = st.one_of(TERMINALS, TERMINALS, TERMINALS, TERMINALS, TERMINALS, USERS)
 RESIZES = st.tuples(st.integers(2, 40), st.integers(2, 12))
 
 SETTINGS = settings(
-    max_examples=150,
+    max_examples=examples(150),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
@@ -144,7 +148,7 @@ def cut_at(ops: list[Op], where: int, inside: int) -> tuple[list[Op], list[Op]]:
 
 
 def at_ground(ops: list[Op], pending: int) -> list[bytes]:
-    """The last `pending` bytes of what was fed: raw output that follows a snapshot."""
+    """The last `pending` bytes of the input: raw output that follows a snapshot."""
     tail = b"".join(op for op in ops if isinstance(op, bytes))
     return [tail[len(tail) - pending :]]
 
@@ -165,7 +169,7 @@ def test_s4_a_restored_screen_goes_on_like_the_original(
     assert differences(state(screen, 50), state(restored, 50)) == {}
 
 
-PAINT_LOSES = ("flows",)  # whether a row flowed on into one that was erased since
+PAINT_LOSES = ("flows",)  # whether a row flowed on into a row that was erased since
 JUNK = st.lists(TERMINALS, max_size=20).map(b"".join)
 
 

@@ -1,8 +1,9 @@
-"""One client's connection: frames in, frames out, nothing decided.
+"""A client's connection: reads and writes frames, and takes no decisions.
 
-Reading and writing go straight to the socket: an echoed key costs one recv and one send. Answers that the client does not
-read are queued up to a bound, then the connection is closed (it comes back and asks again). Output is never queued here:
-a viewer looks at `blocked` and waits in the ring.
+Reading and writing go straight to the socket: an echoed key costs a recv and a send. Answers
+that the client does not read are queued up to a bound, then the connection is closed (the client
+reconnects and asks again). Output is never queued here: a viewer checks `blocked` and waits in the
+ring.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ import struct
 import termios
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.host.selector import add_hot, remove_hot
+from holdfast.host.runtime.hot_loop import add_hot, remove_hot
 from holdfast.model.errors import HoldfastError, Impossible, PeerFault
 from holdfast.model.limits import FRAME_BYTES, HELLO_WAIT_S, REPLY_QUEUE_BYTES, REQUEST_BYTES
 from holdfast.wire import frames
 
+if TYPE_CHECKING:
+    from holdfast.host.runtime.flow import Downstream
+
 READ_BYTES = 256 * 1024
-GAVE_UP = "gave up"  # why a request is cancelled, if its client went away or said so: not if the host ends the connection
-_INBOX = memoryview(
-    bytearray(READ_BYTES)
-)  # one for all: callbacks run one at a time, and allocating this per key costs more than the key
+# Why a request ends early: the client left or cancelled. Not used if the host disconnects.
+GAVE_UP = "gave up"
+# Shared by all connections: callbacks never overlap, and an allocation costs more than a key.
+_INBOX = memoryview(bytearray(READ_BYTES))
 
 
 class Connection:
@@ -37,25 +41,30 @@ class Connection:
         on_closed: Callable[[Connection], None],
         channel: str = "",
         on_the_way: Callable[[], int] = lambda: 0,
+        around: tuple[int, ...] = (),
     ) -> None:
-        self.pid = pid
-        self.channel = (
-            channel  # the hash of the sealed channel it came through; "": it is on this machine
-        )
-        self._on_the_way = on_the_way  # bytes in that channel that its client has not taken
-        self.client = 0  # the client's own id; 0 until it introduced itself
+        """`around`: the client's process and the processes above it, when the client connected."""
+        self.pid, self.around = pid, around
+        self.channel = channel  # the hash of the sealed channel; "": the client is on this machine
+        self._on_the_way = on_the_way  # bytes in that channel that the client has not taken
+        self.client = 0  # the id that the client chose; 0 until the introduction
         self.operator = ""
-        self.key = b""  # the operator's own, proved
-        self.hello: dict[str, Any] = {}  # what it said of itself, until it is proved
+        self.key = b""  # the operator's key, proved by a signature
+        self.hello: dict[str, Any] = {}  # the client's introduction, not proved yet
         self.challenge: dict[str, Any] = {}
-        self.revoking = False  # it gets its answer, also when it revokes itself
-        self.binding = ""  # names this channel in what is signed on it
+        self.revoking = False  # the client gets an answer even to a revocation of itself
+        self.binding = ""  # names this channel in signed statements
         self.modality = ""
         self.kind = "human"  # human, agent or service: for policies, never for mechanics (A7)
-        self.wants_ack = 0  # the client asked to be told when its input of this number is taken
+        self.wants_ack = 0  # the client wants to know when input up to this number is taken
         self.closed = False
-        self.on_drain: Callable[[], None] = lambda: None
-        self.tasks: dict[int, asyncio.Task[None]] = {}  # requests under way, by their number
+        self.on_drain: Callable[[], None] = lambda: None  # of the attached viewer
+        # Credit that the client gives each request at its start; None: the client gives none.
+        self.window: int | None = None
+        self.downstreams: dict[int, Downstream] = {}  # requests that send DATA, by number
+        self.tasks: dict[int, asyncio.Task[None]] = {}  # requests under way, by number
+        # Requests under way that take the client's input (STDIN), by number: offset, bytes.
+        self.inputs: dict[int, Callable[[int, bytes], None]] = {}
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._on_frame = on_frame
@@ -68,12 +77,17 @@ class Connection:
         add_hot(self._loop, sock.fileno(), self._readable)
         self._hello_timer = self._loop.call_later(HELLO_WAIT_S, self._no_hello)
 
-    def introduced(self) -> None:
+    def challenged(self) -> None:
+        """The client has HELLO_WAIT_S for its proof, however late the host read its hello."""
+        self._hello_timer.cancel()
+        self._hello_timer = self._loop.call_later(HELLO_WAIT_S, self._no_hello)
+
+    def proved(self) -> None:
+        """The introduction is complete: now the client waits for the host, not the reverse."""
         self._hello_timer.cancel()
 
-    def waits(self, **facts: Any) -> None:
-        """It has said all it can; somebody decides whether it comes in, which may take a while."""
-        self._hello_timer.cancel()
+    def waits(self, **facts: object) -> None:
+        """An operator decides on admission, which takes time."""
         self.event("waiting", **facts)
 
     def _no_hello(self) -> None:
@@ -93,9 +107,8 @@ class Connection:
             return
         try:
             if not self._splitter.pending and (one := frames.single(data)) is not None:
-                self._on_frame(
-                    self, one, data[frames.HEADER.size :]
-                )  # a key: nothing to put together
+                # A key: a single whole frame.
+                self._on_frame(self, one, data[frames.HEADER.size :])
                 return
             for kind, payload in self._splitter.feed(data):
                 self._on_frame(self, kind, payload)
@@ -108,8 +121,11 @@ class Connection:
 
     @property
     def unread(self) -> int:
-        """About how many bytes the client has not taken yet, here and in the kernel, which holds up to two megabytes: it says that
-        there is room again only when most of that is gone, so room is no measure of how quick a client is."""
+        """About how many bytes the client has not taken, in this queue and in the kernel.
+
+        The kernel holds up to two megabytes, and reports room only when most of that is gone. So
+        room in the socket does not measure how quick a client is.
+        """
         if self.closed:
             return 0
         in_kernel: int = struct.unpack("i", fcntl.ioctl(self._sock, termios.TIOCOUTQ, bytes(4)))[0]
@@ -120,7 +136,7 @@ class Connection:
         return bool(self._out) or self.closed
 
     def send(self, frame: bytes) -> None:
-        """A control frame: sent now or queued."""
+        """Sends a control frame now, or queues the frame."""
         if self.closed:
             return
         if self._out:
@@ -137,7 +153,7 @@ class Connection:
             self._queue(frame[sent:])
 
     def send_with(self, frame: bytes, fds: list[int]) -> None:
-        """A frame with descriptors; only when nothing is queued before it."""
+        """Sends a frame with descriptors; only when no frame is queued."""
         try:
             sent = socket.send_fds(self._sock, [frame], fds)
         except OSError:
@@ -147,7 +163,7 @@ class Connection:
             self._queue(frame[sent:])
 
     def send_pair(self, header: bytes, data: bytes | memoryview) -> None:
-        """A hot frame; only when not blocked. What the socket does not take is copied, so the ring may move on."""
+        """Sends output; only when not blocked. The rest is copied, so the ring may move on."""
         if self.closed:
             return
         try:
@@ -188,38 +204,35 @@ class Connection:
             self._out.popleft()
         self._loop.remove_writer(self._sock)
         self.on_drain()
+        for number, flow in list(self.downstreams.items()):
+            flow.wake()
+            if self._out and number in self.downstreams:  # next time the others come first
+                self.downstreams[number] = self.downstreams.pop(number)
+                break
 
     # ------------------------------------------------------------ conveniences
 
-    def event(self, name: str, /, **body: Any) -> None:
+    def event(self, name: str, /, **body: object) -> None:
         self.send(frames.pack_json(frames.EVENT, {"event": name, **body}))
 
     def answer(self, number: int, body: dict[str, Any]) -> None:
         frame = frames.reply(number, body)
         if len(frame) > FRAME_BYTES:
-            return self.fail(
-                number,
-                Impossible(
-                    f"the answer has {len(frame)} bytes; at most {FRAME_BYTES} fit", "ask for less"
-                ),
-            )
+            why = f"the answer has {len(frame)} bytes; at most {FRAME_BYTES} fit"
+            return self.fail(number, Impossible(why, "ask for less"))
         self.send(frame)
 
     def fail(self, number: int, error: HoldfastError) -> None:
         self.send(frames.reply(number, error.to_wire(), ok=False))
 
     def bye(self, reason: str, message: str, recover: str = "") -> None:
-        """The last word; as far as the socket takes it at once."""
-        self.send(
-            frames.pack_json(
-                frames.BYE,
-                {"reason": reason, "message": message, **({"recover": recover} if recover else {})},
-            )
-        )
+        """Sends as much of a last frame as the socket takes at once, and closes."""
+        body = {"reason": reason, "message": message} | ({"recover": recover} if recover else {})
+        self.send(frames.pack_json(frames.BYE, body))
         self.close()
 
     def close(self, why: str | None = None) -> None:
-        """`why` is told to the requests that are under way."""
+        """Closes the socket, and cancels the requests under way with the reason `why`."""
         if self.closed:
             return
         self.closed = True
@@ -227,7 +240,7 @@ class Connection:
         remove_hot(self._loop, self._sock.fileno())
         self._loop.remove_writer(self._sock)
         if self._out:
-            try:  # a short farewell to a client that reads
+            try:  # the rest, if the client is reading
                 for data in self._out:
                     self._sock.send(data)
             except OSError:

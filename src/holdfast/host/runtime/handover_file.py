@@ -1,5 +1,9 @@
-"""What one host writes down for the next: small files that must outlive a process, not the machine. Whole or not at all, for one user, and never waited for: whatever lies in their place
-(a pipe, a link, a directory) is not opened, and where nothing can be written the next host knows less."""
+"""Small files that a host leaves for the next host. They need not survive a reboot.
+
+A file is written whole or not at all, and only its user can read it. If a program put a pipe, a
+link or a directory in place of the file, the host does not open it and so cannot hang. If writing
+fails, the next host knows less.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +12,16 @@ import os
 import stat
 from collections.abc import Callable, Iterable
 
+NAME = "name"  # the file with a session's name
+CAREFUL = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
 
 def write(path: str, pieces: Iterable[str]) -> bool:
-    """Whether it is there now. In a thread, one at a time for each path."""
+    """Writes the file; returns whether that worked. In a thread, one write at a time per path."""
     fresh = f"{path}.new"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
-        with open(
-            os.open(
-                fresh,
-                os.O_WRONLY
-                | os.O_CREAT
-                | os.O_TRUNC
-                | os.O_CLOEXEC
-                | os.O_NOFOLLOW
-                | os.O_NONBLOCK,
-                0o600,
-            ),
-            "w",
-        ) as file:
+        with open(os.open(fresh, flags | CAREFUL, 0o600), "w") as file:
             file.writelines(pieces)
         os.rename(fresh, path)
         return True
@@ -36,10 +32,8 @@ def write(path: str, pieces: Iterable[str]) -> bool:
 
 
 def read(path: str, most: int, fits: Callable[[int], bool] = lambda fd: True) -> bytes:
-    """At most so much of it. OSError if there is no such file, or what was read does not fit."""
-    with open(
-        os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb"
-    ) as file:
+    """Reads at most `most` bytes. OSError: there is no file, or `fits` rejects the descriptor."""
+    with open(os.open(path, os.O_RDONLY | CAREFUL), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"{path} is no file")
         data = file.read(most)

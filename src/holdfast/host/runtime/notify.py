@@ -1,5 +1,8 @@
-"""Tells several who listen of the same thing. One that raises is said to the log, and keeps none of the others from being told: the end of a session, or a key that counts no more, must reach
-everybody whom it concerns, whatever is wrong with one of them. Who is told may stop listening meanwhile."""
+"""Calls several listeners. A listener's error is logged; the other listeners are still called.
+
+The end of a session or the revocation of a key must reach every listener, even if a listener has a
+defect. A listener may remove itself from the list during the call.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,20 @@ def tell(listeners: Iterable[Callable[P, object]], /, *args: P.args, **kwargs: P
         try:
             one(*args, **kwargs)
         except Exception as e:
-            failed(f"in {getattr(one, '__qualname__', one)}", e)
+            log_error(f"in {getattr(one, '__qualname__', one)}", e)
 
 
 @contextmanager
-def anyway(what: str) -> Iterator[None]:
-    """What comes after it is done whether or not this can be."""
+def log_errors(what: str) -> Iterator[None]:
+    """Logs an error of the block; the code after the block runs in any case."""
     try:
         yield
     except Exception as e:
-        failed(what, e)
+        log_error(what, e)
 
 
-def failed(what: str, error: Exception) -> None:
-    """Into the log, as the loop does with what escapes into it."""
+def log_error(what: str, error: Exception) -> None:
+    """Logs an error in the same way as the loop logs an unhandled exception."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

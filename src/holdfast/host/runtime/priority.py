@@ -1,29 +1,40 @@
-"""The host before all others, for as long as somebody seizes or halts.
+"""Gives the host the processor first while an operator seizes a turn or halts a session.
 
-Measured on two processors with 200 forking processes and with floods of output, other people's programs beside. `nice` does next to nothing. Where
-the kernel groups processes by their terminal session (sched_autogroup, on by default), it counts only within a session, and every daemon that
-called setsid is a session with a share as large as this whole host's: the thread that halted, at -15, waited 75 ms for its turn. What helps:
+Measured on two processors with 200 forking processes, with floods of output, and with other
+programs running. `nice` has almost no effect. Where the kernel groups processes by terminal
+session (sched_autogroup, on by default), `nice` counts only within a group. Every daemon that
+called setsid is a group with as large a share as the whole host: the thread that halted, at -15,
+waited 75 ms for the processor. Two measures help:
 
-- A real-time policy for the moment (`hurrying`): it waits for nobody. Of a seize while output floods the 99th percentile of what the keeper needs went from
-  80 .. 127 to 10 .. 38 ms, of a halt all waiting of our own is gone. Needs a privilege (root, CAP_SYS_NICE, RLIMIT_RTPRIO).
-- A short slice (`short_slice`, Linux 6.12), which needs none: no larger share, but an earlier turn. The host's loop has one always, for what happens
-  before anybody knows that there is a hurry: reading the request. Who has no privilege has nothing else.
+- A real-time policy for a moment (`raised`): the host runs before all ordinary programs. During a
+  seize in a flood of output, the 99th percentile of the keeper's part went from 80..127 to
+  10..38 ms. During a halt, the host itself no longer waits for the processor. This needs a
+  privilege (root, CAP_SYS_NICE or RLIMIT_RTPRIO).
+- A short time slice (`short_slice`, Linux 6.12), which needs no privilege: no larger share, but an
+  earlier turn. The host's loop always has a short slice, because the host must read a request
+  before the urgency is known. Without a privilege this is the only measure.
 
-A larger share of the machine for the host, always, makes that reading quicker still (20 .. 60 to 5 .. 13 ms beside busy programs), and was given up: with
-it the host draws screens that nobody looks at while a program floods, at the program's expense (0.8 to 0.5 of a bare terminal's rate).
+A permanently larger share for the host makes that reading quicker still (20..60 to 5..13 ms beside
+busy programs). That was given up: during a flood of output the host would draw screens without
+viewers, at the flooding program's expense (0.8 to 0.5 of a bare terminal's rate).
 
-The whole process, or this thread alone? There is one interpreter lock, and among hundreds of busy processes whoever holds it must get to run for any
-other to go on: a halt takes all threads along. A seize does not: while output floods, the thread that draws screens would take
-a processor for itself, from those on whom the keeper waits.
+The whole process or a single thread? There is one interpreter lock. Among hundreds of busy
+processes, the thread that holds the lock must get to run before any other thread can. So a halt
+raises all threads. A seize raises only the seizing thread: while output floods, the thread that
+draws screens would take a processor from the programs that the keeper waits for.
 
-Bounded: a halt takes 2 seconds at most, a seize less, and the kernel leaves a twentieth of each second to others. Never handed on: who is forked
-or started as a thread meanwhile begins as ordinary as ever (SCHED_RESET_ON_FORK), or a session's programs could come to run before everybody.
+The effect is bounded: a halt takes at most 2 seconds, a seize less, and the kernel leaves a
+twentieth of each second to other programs. The policy is never inherited: a child or thread started
+meanwhile begins with the ordinary policy (SCHED_RESET_ON_FORK). Otherwise a session's programs
+could come to run before all other programs.
 
-What is halted must itself get to run to reach its freezer, to end the fork or exit it is in. That is 2 to 15 ms of processor time; all else of a
-slow halt (p90 90 ms) is other programs' time. So the terminal sessions of what is being frozen get nearly all there is (`prefer`), and an ordinary
-share again before the halt is answered (`ordinary`): p90 31 ms. Only who has the usual share is preferred, so what it was needs no memory; a host
-that dies in between leaves a mark that the resume finds. A real-time policy for them was a little better still (p90 25 ms), but
-what a dead host left behind then would be real-time programs.
+A halted process must itself run to reach the freezer, because a started fork or exit must finish.
+That is 2 to 15 ms of processor time; the rest of a slow halt (p90 90 ms) is other programs' time.
+So the terminal sessions that are being frozen get nearly the whole processor (`prefer`), and an
+ordinary share again before the halt is answered (`ordinary`): p90 31 ms. Only sessions with the
+usual share are preferred, so the old value needs no memory; if the host dies in between, the resume
+finds the mark. A real-time policy for these sessions was a little better (p90 25 ms), but a dead
+host would then leave real-time programs behind.
 """
 
 from __future__ import annotations
@@ -38,30 +49,31 @@ from collections.abc import Awaitable, Iterable, Iterator
 from typing import Final, TypeVar
 
 REALTIME: Final = os.SCHED_RR | os.SCHED_RESET_ON_FORK
-PRIORITY: Final = 1  # the lowest of those that wait for nobody
-PREFERRED: Final = b"-19"  # as a `nice` of a whole terminal session, for programs that are being frozen; no person uses that value
-SLICE_NS: Final = 100_000  # the least that the kernel takes
+PRIORITY: Final = 1  # the lowest real-time priority
+# The `nice` value of a terminal session that is being frozen; people do not use that value.
+PREFERRED: Final = b"-19"
+SLICE_NS: Final = 100_000  # the shortest that the kernel accepts
 
 _SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}.get(platform.machine(), 0)
 _RESET_ON_FORK: Final = 1  # in the flags of struct sched_attr
 _ATTRIBUTES: Final = struct.Struct("=IIQiIQQQ")
-_syscall: Final = _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), "syscall")  # type: ignore[arg-type]  # None: this process, libc included
+# dlopen(None) is this process, libc included.
+_this_process: Final = _ctypes.dlopen(None, os.RTLD_NOW)  # type: ignore[arg-type]
+_syscall: Final = _ctypes.dlsym(_this_process, "syscall")
 
 T = TypeVar("T")
 
-_hurried: dict[
-    int, int
-] = {}  # threads of this process that run before all others: what they were before
-_within = 0
+_raised: dict[int, int] = {}  # raised threads of this process, with the earlier policy
+_depth = 0  # blocks of `raised` that are open
 
 
 def prefer(pids: Iterable[int]) -> None:
-    """The terminal sessions of these, before those of all others; as far as this account may."""
+    """Gives the terminal sessions of these processes a larger share, as far as permitted."""
     _share_all(pids, b"0", PREFERRED)
 
 
 def ordinary(pids: Iterable[int]) -> None:
-    """Undoes that."""
+    """Undoes `prefer`."""
     _share_all(pids, PREFERRED, b"0")
 
 
@@ -73,8 +85,8 @@ def _share_all(pids: Iterable[int], before: bytes, after: bytes) -> None:
                 _share(pid, before, after)
                 done.add(session)
         except (PermissionError, FileNotFoundError):
-            return  # nor the others; or this kernel has no such thing
-        except OSError:  # gone: the session's next one stands for it
+            return  # the same holds for the other processes, or the kernel has no autogroups
+        except OSError:  # gone: any other process of the session does as well
             continue
 
 
@@ -88,54 +100,68 @@ def _share(pid: int, before: bytes, after: bytes) -> None:
 
 
 @contextlib.contextmanager
-def hurrying(whole: bool, *others: int) -> Iterator[None]:
-    """This thread, or the `whole` process; and those others (of ours: a keeper), until the end of the block. Entered by the host's own
-    thread alone, any number of times at once."""
-    global _within
-    _within += 1
+def raised(whole: bool, *others: int) -> Iterator[None]:
+    """Runs this thread, or the `whole` process, and the `others` (keepers) before all programs.
+
+    Only the host's main thread enters this block, also several times at once.
+    """
+    global _depth
+    _depth += 1
     for thread in (
         map(int, os.listdir("/proc/self/task")) if whole else (threading.get_native_id(),)
     ):
-        if (policy := _hurry(thread)) is not None:
-            _hurried[thread] = policy
-    mine = {pid: policy for pid in others if (policy := _hurry(pid)) is not None}
+        if (policy := _raise(thread)) is not None:
+            _raised[thread] = policy
+    mine = {pid: policy for pid in others if (policy := _raise(pid)) is not None}
     try:
         yield
     finally:
-        _within -= 1
-        _calm(mine)
-        if not _within:
-            _calm(_hurried)
+        _depth -= 1
+        _restore(mine)
+        if not _depth:
+            _restore(_raised)
 
 
-async def until(done: Awaitable[T], *others: int) -> T:
-    """Waits for it, with this thread and those others in a hurry."""
-    with hurrying(False, *others):
+async def raised_until(done: Awaitable[T], *others: int) -> T:
+    """Waits for `done` with this thread and the `others` raised."""
+    with raised(False, *others):
         return await done
 
 
 def join() -> None:
-    """By a thread that may have begun since."""
+    """Raises the calling thread too, if the process was raised before the thread started."""
     thread = threading.get_native_id()
-    if _within and (policy := _hurry(thread)) is not None:
-        _hurried[thread] = policy
-        if not _within:  # over just now
-            _calm(_hurried)
+    if _depth and (policy := _raise(thread)) is not None:
+        _raised[thread] = policy
+        if not _depth:  # the block was left meanwhile
+            _restore(_raised)
 
 
 @contextlib.contextmanager
-def other(pid: int) -> Iterator[None]:
-    """Another process of ours alone, from any thread."""
-    policy = _hurry(pid)
+def raised_process(pid: int) -> Iterator[None]:
+    """Raises a different process (a keeper) alone; from any thread."""
+    policy = _raise(pid)
     try:
         yield
     finally:
         if policy is not None:
-            _calm({pid: policy})
+            _restore({pid: policy})
+
+
+def survive_memory() -> None:
+    """Makes the OOM killer take the host last, as the nursery does for itself and the keepers.
+
+    Going below zero needs CAP_SYS_RESOURCE. Other accounts undo what a session raised.
+    """
+    for value in ("-900", "0"):
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write(value)
+            file.flush()
+            return
 
 
 def short_slice(thread: int = 0) -> bool:
-    """For one thread, for ever: quicker turns, no larger share. False: this kernel has no such thing."""
+    """Gives a thread earlier turns for good, no larger share. False: the kernel cannot."""
     if not _SETATTR:
         return False
     with contextlib.suppress(OSError):
@@ -147,8 +173,8 @@ def short_slice(thread: int = 0) -> bool:
     return False
 
 
-def _hurry(thread: int) -> int | None:
-    """What it was before; None: nothing that would have to be undone was done."""
+def _raise(thread: int) -> int | None:
+    """Sets the real-time policy; returns the old policy, or None if no undo is needed."""
     try:
         policy = os.sched_getscheduler(thread)
         if policy & ~os.SCHED_RESET_ON_FORK == os.SCHED_OTHER:
@@ -159,7 +185,7 @@ def _hurry(thread: int) -> int | None:
     return None
 
 
-def _calm(threads: dict[int, int]) -> None:
+def _restore(threads: dict[int, int]) -> None:
     while threads:
         thread, policy = threads.popitem()
         with contextlib.suppress(OSError):

@@ -1,37 +1,89 @@
-"""One step after the other, each to its end even if nobody waits for it any more: what is durable must be in memory too."""
+"""Background tasks of an owner.
+
+The event loop holds only weak references to tasks. An unreferenced task could vanish in the middle
+of the work, so the owner keeps every task here until the task ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from holdfast.model.errors import HoldfastError
+
+P = ParamSpec("P")
 T = TypeVar("T")
+Work = Coroutine[Any, Any, T]
 
 
-class Serially:
+class Tasks:
+    def __init__(self, owner: str | None) -> None:
+        """`owner` is named in the log when a task fails. None: the callers get the error instead.
+
+        A HoldfastError is an answer to a caller, never a defect, and is not logged.
+        """
+        self._owner = owner
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    def spawn(self, work: Work[T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if self._owner is not None and not isinstance(error, HoldfastError):
+            task.get_loop().call_exception_handler({"message": self._owner, "exception": error})
+
+    def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def wait(self, timeout: float) -> None:
+        """Waits until all tasks have ended, or for `timeout` seconds."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout)
+
+
+class SerialTasks(Tasks):
+    """Tasks that run to the end even if the caller is cancelled.
+
+    A change that was made durable must get into memory too.
+    """
+
     def __init__(self) -> None:
-        self._alone = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        super().__init__(None)
+        self._lock = asyncio.Lock()
 
-    async def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """After all that was begun before."""
+    async def do(self, work: Work[T]) -> T:
+        """Runs `work` after all work that was passed to `do` before."""
 
         async def go() -> T:
-            async with self._alone:
+            async with self._lock:
                 return await work
 
-        return await asyncio.shield(self.beside(go()))
+        return await asyncio.shield(self.spawn(go()))
 
-    def beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """To its end, in no order."""
 
-        def done(task: asyncio.Task[T]) -> None:
-            self._tasks.discard(task)
-            if not task.cancelled():
-                task.exception()  # whoever waits is told; if nobody does any more, it is no defect of the host
+class Serial(Protocol):
+    """An object with methods that are `serially`."""
 
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(done)
-        return task
+    _serially: SerialTasks
+
+
+S = TypeVar("S", bound=Serial)
+
+
+def serially(method: Callable[Concatenate[S, P], Work[T]]) -> Callable[Concatenate[S, P], Work[T]]:
+    """Runs a method as `SerialTasks.do`: one such call of an object at a time, to the end."""
+
+    @functools.wraps(method)
+    async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._serially.do(method(self, *args, **kwargs))
+
+    return run

@@ -1,34 +1,36 @@
-"""Threads for work that may never come back: a file system, a parser, a program's memory that does not answer. Who hangs hangs alone.
+"""Threads for work that may never return: a dead file system, a parser, a hanging program's memory.
 
-asyncio's own few threads are everybody's: six looks at a dead mount would take all of them, and nothing on the host would go on that needs one. Here each piece of work is
-somebody's (a session's, an operator's), who has a share of the threads. A share is given back when the work is done, not when somebody has stopped to wait for it. A share
-of which every thread was given up by those who waited is `Stuck`: it is said at once, to whoever comes next.
+The threads of asyncio are few and shared: six reads of a dead mount would occupy all threads, and
+block all work on the host that needs a thread. Here each piece of work belongs to an owner (a
+session, an operator) with a quota of threads. A thread counts against the quota until the work is
+done, not until the caller gives up. When the callers of all threads of a quota have given up, the
+next caller gets `Stuck` at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
+from holdfast.host.runtime.tasks import Work
+
 P = ParamSpec("P")
 T = TypeVar("T")
-THREADS: Final = (
-    1024  # most of them never start; those that hang, in however many sessions, are never all
-)
-SESSION_THREADS: Final = 4  # of those, for one session: what its acts need
-SESSION_LOOKS: Final = 2  # and for those who look at it
-LOOK_S: Final = 10.0  # until a look is given up
-SLOT_S: Final = 1.0  # until others do not wait for it any more
+THREADS: Final = 1024  # most threads never start; hanging work cannot occupy all threads
+SESSION_THREADS: Final = 4  # for the acts of a session
+SESSION_LOOKS: Final = 2  # for reading the state of a session
+LOOK_S: Final = 10.0  # until a read of a session's state is given up
+SLOT_S: Final = 1.0  # until hanging work must free the slot
 
 
 _at_work: set[Future[Any]] = set()
 
 
 class Pool(ThreadPoolExecutor):
-    """One whose threads are known to be at work, or not: a host can leave one behind, but must know it then (`at_work`)."""
+    """A thread pool whose running work `at_work` reports, for a host that is about to exit."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future = super().submit(fn, *args, **kwargs)
@@ -41,21 +43,21 @@ def at_work() -> bool:
     return any(one.running() for one in (*_at_work,))
 
 
-class Share(NamedTuple):
-    whose: Hashable
+class Quota(NamedTuple):
+    owner: Hashable
     most: int  # threads at a time
 
 
 class Stuck(TimeoutError):
-    """All threads of a share still do what others gave up to wait for."""
+    """Every thread of this quota is blocked in a call whose caller timed out."""
 
 
-class _Room:
-    """What is left of a share."""
+class _Usage:
+    """The free threads of a quota, and the callers that wait for a thread."""
 
     def __init__(self, most: int) -> None:
         self.most = self.free = most
-        self.given_up = 0
+        self.given_up = 0  # threads without a waiting caller
         self.waiting: list[asyncio.Future[None]] = []
 
     async def enter(self) -> None:
@@ -71,11 +73,11 @@ class _Room:
             if turn in self.waiting:
                 self.waiting.remove(turn)
             elif not turn.cancelled() and turn.exception() is None:
-                self.leave()  # it was given a thread, and does not come any more
+                self.leave()  # the caller got a thread, but no longer needs one
             raise
 
     def leave(self) -> None:
-        """Whoever waits longest goes on with it."""
+        """Gives the thread to the caller that has waited longest."""
         while self.waiting:
             if not (turn := self.waiting.pop(0)).done():
                 return turn.set_result(None)
@@ -93,25 +95,29 @@ class _Room:
 
 
 class Threads:
-    """It belongs to the loop that calls it."""
+    """A pool of threads with quotas. Only the event loop that made the pool may use it."""
 
     def __init__(self, name: str, most: int = THREADS) -> None:
         self.pool = Pool(most, name)
-        self._rooms: dict[Hashable, _Room] = {}
+        self._used: dict[Hashable, _Usage] = {}
 
     async def do(
-        self, shares: tuple[Share, ...], work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+        self, quotas: tuple[Quota, ...], work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """What it gives, or raises. The narrowest share comes first: who waits in it takes nothing from the wider ones."""
-        rooms = list[_Room]()
+        """Runs `work` in a thread, counted against all `quotas`.
+
+        The narrowest quota comes first: a caller that waits there takes no thread from the wider
+        quotas.
+        """
+        entered = list[_Usage]()
         try:
-            for share in shares:
-                room = self._rooms.setdefault(share.whose, _Room(share.most))
-                await room.enter()
-                rooms.append(room)
+            for quota in quotas:
+                usage = self._used.setdefault(quota.owner, _Usage(quota.most))
+                await usage.enter()
+                entered.append(usage)
             working = self.pool.submit(work, *args, **kwargs)
         except BaseException:
-            self._leave(shares, rooms)
+            self._leave(quotas, entered)
             raise
         loop, late = asyncio.get_running_loop(), False
 
@@ -120,9 +126,9 @@ class Threads:
                 loop.call_soon_threadsafe(back)
 
         def back() -> None:
-            for room in rooms if late else ():
-                room.given_up -= 1
-            self._leave(shares, rooms)
+            for usage in entered if late else ():
+                usage.given_up -= 1
+            self._leave(quotas, entered)
 
         working.add_done_callback(over)
         try:
@@ -130,40 +136,43 @@ class Threads:
         finally:
             if not working.done():
                 late = True
-                for room in rooms:
-                    room.give_up()
+                for usage in entered:
+                    usage.give_up()
 
     async def of(
         self, session: str, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await self.do((Share(session, SESSION_THREADS),), work, *args, **kwargs)
+        """Runs work that an act on the session needs."""
+        return await self.do((Quota(session, SESSION_THREADS),), work, *args, **kwargs)
 
     async def looked(
         self, session: str, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """For what only wants to know. TimeoutError: something that the session uses does not answer."""
+        """Runs work that only reads the session's state. TimeoutError: a file system hangs."""
         return await asyncio.wait_for(
-            self.do((Share(("look", session), SESSION_LOOKS),), work, *args, **kwargs), LOOK_S
+            self.do((Quota(("look", session), SESSION_LOOKS),), work, *args, **kwargs), LOOK_S
         )
 
-    def _leave(self, shares: tuple[Share, ...], rooms: list[_Room]) -> None:
-        for room in rooms:
-            room.leave()
-        for share in shares:
-            if (known := self._rooms.get(share.whose)) is not None and known.idle:
-                del self._rooms[share.whose]
+    def _leave(self, quotas: tuple[Quota, ...], entered: list[_Usage]) -> None:
+        for usage in entered:
+            usage.leave()
+        for quota in quotas:
+            if (known := self._used.get(quota.owner)) is not None and known.idle:
+                del self._used[quota.owner]
 
     def close(self) -> None:
-        """Threads that are stuck are not waited for."""
+        """Ends idle threads; stuck threads are not waited for."""
         self.pool.shutdown(wait=False, cancel_futures=True)
 
 
-async def briefly(
-    slot: asyncio.Lock | asyncio.Semaphore,
-    work: Coroutine[Any, Any, T],
-    left: Callable[[], None] = lambda: None,
+async def in_slot(
+    slot: asyncio.Lock | asyncio.Semaphore, work: Work[T], left: Callable[[], None] = lambda: None
 ) -> T:
-    """What only one or few do at a time, to leave others the processor: who takes longer than SLOT_S hangs, and needs none. `left`: others can go on."""
+    """Runs work of which only few may run at a time, to leave the processor to other work.
+
+    Work that takes longer than SLOT_S hangs and needs no processor: the slot is given on, and
+    `left` is called.
+    """
     working = None
     try:
         async with slot:

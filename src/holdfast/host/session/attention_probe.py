@@ -1,6 +1,8 @@
-"""What a session waits for now: its terminal as the keeper has it, its processes as /proc has them, its shell as the marks have it, put together for `core/attention.py`.
+"""Finds out whether a session waits for input, for a secret, or works.
 
-A halted session waits for nothing but to be resumed, whatever its terminal looks like: its processes stand still in the middle of what they did.
+The facts are the terminal's state from the keeper, the processes from /proc and the shell's marks;
+`core/session/attention.py` decides. A halted session waits only to be resumed, however the terminal
+looks: the processes were stopped in the middle of their work.
 """
 
 from __future__ import annotations
@@ -8,66 +10,59 @@ from __future__ import annotations
 import termios
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.core.attention import classify
-from holdfast.host import observe, process
+from holdfast.core.session.attention import classify
+from holdfast.host.processes import proc_scan, process
+from holdfast.host.processes.tty_wait import tty_rdev_of
 from holdfast.model.errors import Unavailable
 from holdfast.wire import keeper as wire
 
 if TYPE_CHECKING:
-    from holdfast.host.session import Session
+    from holdfast.host.session.session import Session
 
 FOREGROUND_CHARS = 200
 HALTED = "the session is halted: nothing in it goes on"
 
 
-class Attended(NamedTuple):
+class Attention(NamedTuple):
     kind: str  # what it waits for
-    why: str  # in words
+    why: str  # for people
     foreground: str  # the command line in the foreground
-    pid: int | None  # who waits or works
-    started: float | None  # when that process started, in seconds since the machine did
+    pid: int | None  # the process that waits or works
+    started: float | None  # when that process started, in seconds since boot
 
 
-async def attend(session: Session, state: wire.State) -> tuple[str, str, str]:
-    """(what it waits for, why in words, what is in the foreground)."""
-    found = await attended(session, state)
-    return found.kind, found.why, found.foreground
-
-
-async def attended(session: Session, state: wire.State) -> Attended:
-    """In a thread: a session that starts and ends processes all the time is looked at for long."""
+async def read_attention(session: Session, state: wire.State) -> Attention:
+    """Reads /proc in a thread: that takes long if the session starts processes all the time."""
     commands = session.commands
     try:
         found = await session.looked(
-            _attend, session, state, commands.shell.at_prompt if commands.kind else None
+            _read, session, state, commands.shell.at_prompt if commands.kind else None
         )
     except Unavailable as e:
-        found = Attended("unknown", e.message, "", None, None)
+        found = Attention("unknown", e.message, "", None, None)
     return found._replace(kind="halted", why=HALTED) if session.state == "halted" else found
 
 
-def _attend(session: Session, state: wire.State, at_prompt: bool | None) -> Attended:
-    mode = observe.TerminalMode(
+def _read(session: Session, state: wire.State, at_prompt: bool | None) -> Attention:
+    mode = proc_scan.TerminalMode(
         bool(state.lflag & termios.ICANON),
         bool(state.lflag & termios.ECHO),
         state.foreground or None,
     )
     first, keeper, commands = session.record.root_pid, session.keeper_pid, session.commands
-    root = process.process(first, with_argv=False)
-    rdev = observe.tty_rdev_of(root.tty_nr) if root is not None else 0
-    everyone = observe.descendants(keeper, with_argv=False)
+    root = process.read_stat(first)
+    rdev = tty_rdev_of(root.tty_nr) if root is not None else 0
+    everyone = proc_scan.of_session(keeper)
     verdict = classify(
-        observe.terminal_facts(
-            mode, rdev, keeper, first if commands.kind else None, at_prompt, everyone
-        )
+        proc_scan.terminal_facts(mode, rdev, first if commands.kind else None, at_prompt, everyone)
     )
-    group = observe.group(everyone, state.foreground) if state.foreground else []
+    group = proc_scan.group(everyone, state.foreground) if state.foreground else []
     words = " ".join(process.read_argv(group[0].pid)) or group[0].comm if group else ""
     about = next((one for one in everyone if one.pid == verdict.pid), group[0] if group else None)
-    return Attended(
+    return Attention(
         str(verdict.kind),
         verdict.why,
         words[:FOREGROUND_CHARS],
         verdict.pid,
-        about.start / observe.TICKS if about is not None else None,
+        about.start / proc_scan.TICKS if about is not None else None,
     )

@@ -1,4 +1,4 @@
-"""A host's end of the wire to one keeper: packets, the ring, the bell."""
+"""The host's end of the connection to one keeper: packets, the ring, the bell."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
-from holdfast.host.selector import add_hot, remove_hot
+from holdfast.host.runtime.hot_loop import add_hot, remove_hot
 from holdfast.model.errors import PeerFault, Unavailable
 from holdfast.model.limits import KEEPER_PACKET_BYTES, SPAWN_WAIT_S
 from holdfast.transport import unix
@@ -18,7 +17,7 @@ from holdfast.wire.ring import RingReader, RingUnreadable
 
 
 class StaleTerm(Exception):
-    """A newer host speaks to this keeper."""
+    """The keeper belongs to a newer host."""
 
     def __init__(self, term: int) -> None:
         super().__init__(f"term {term} or newer is in charge")
@@ -26,7 +25,7 @@ class StaleTerm(Exception):
 
 
 def stuck(session: str, pid: int) -> Unavailable:
-    """Of a keeper that would have to do something, and does nothing."""
+    """The error for a keeper that does not react."""
     return Unavailable(
         f"the keeper of {session} (process {pid}) does not answer: it is stopped or hangs",
         f"`kill -CONT {pid}`, then try again",
@@ -34,7 +33,11 @@ def stuck(session: str, pid: int) -> Unavailable:
 
 
 class KeeperLink:
-    """Callbacks run on the loop: on_bell() for new output, effects or flags; on_packet(kind, packet); on_closed(); on_gate(listener, error), who owns the listener then."""
+    """Its callbacks run on the loop.
+
+    on_bell(): new output, effects or flags. on_packet(kind, packet). on_closed().
+    on_gate(listener, error): the callee then owns the listener.
+    """
 
     def __init__(self, sock: socket.socket, welcome: wire.Welcome, fds: list[int]) -> None:
         self.welcome = welcome
@@ -44,9 +47,8 @@ class KeeperLink:
         self.on_bell: Callable[[], None] = lambda: None
         self.on_packet: Callable[[int, bytes], None] = lambda kind, packet: None
         self.on_closed: Callable[[], None] = lambda: None
-        self.on_gate: Callable[[int, int], None] | None = (
-            None  # the listener (or -1), and with which error the kernel refused one
-        )
+        # Gets the listener (or -1), and the error with which the kernel refused one.
+        self.on_gate: Callable[[int, int], None] | None = None
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._queue: deque[bytes] = deque()
@@ -56,7 +58,10 @@ class KeeperLink:
 
     @classmethod
     async def open(cls, path: str, term: int, wait_s: float = SPAWN_WAIT_S) -> KeeperLink:
-        """Connects and claims the keeper for this term. FileNotFoundError/ConnectionRefusedError: there is no keeper."""
+        """Connects and claims the keeper for this term.
+
+        FileNotFoundError or ConnectionRefusedError: there is no keeper.
+        """
         loop = asyncio.get_running_loop()
         sock = unix.connect(path, socket.SOCK_SEQPACKET, blocking=False)
         fds: list[int] = []
@@ -97,7 +102,7 @@ class KeeperLink:
         self.on_bell()
 
     def mute(self, seconds: float) -> None:
-        """Does not listen to the bell for a moment: nobody here waits for what it says. What it said meanwhile is heard after."""
+        """Ignores the bell for a moment, when no client waits for the host; then catches up."""
         if self._muted is None and not self.closed:
             remove_hot(self._loop, self.bell)
             self._muted = self._loop.call_later(seconds, self.unmute)
@@ -141,7 +146,7 @@ class KeeperLink:
             os.close(fd)
 
     def send_descriptor(self, packet: bytes, fd: int) -> bool:
-        """A packet that carries a descriptor: now or not at all."""
+        """Sends a packet with a descriptor now or not at all."""
         if self.closed or self._queue:
             return False
         try:
@@ -151,7 +156,7 @@ class KeeperLink:
         return True
 
     def send(self, packet: bytes) -> None:
-        """Queues only if the keeper does not read right now; the lane above bounds what may be outstanding."""
+        """Sends a packet, or queues it if the keeper is not reading; the lane bounds the queue."""
         if self.closed:
             return
         if not self._queue:
@@ -190,7 +195,7 @@ class KeeperLink:
         os.close(self.bell)
 
     def dispose(self) -> None:
-        """Frees the shared memory too; nobody may use the ring afterwards."""
+        """Closes the link and frees the shared memory; the ring must not be used afterwards."""
         self.close()
         self.ring.close()
         if self.snapshot_fd >= 0:
@@ -200,7 +205,7 @@ class KeeperLink:
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
-    ready: asyncio.Future[Any] = loop.create_future()
+    ready: asyncio.Future[None] = loop.create_future()
     loop.add_reader(sock, lambda: None if ready.done() else ready.set_result(None))
     try:
         await ready

@@ -1,16 +1,21 @@
-"""The lane: where the acts on one session get their order, and the only way from the host to its keeper (P1).
+"""The lane orders the acts on one session, and is the only way from the host to its keeper (P1).
 
-Everything that changes a session (keys, lines, a run's trigger, size, signals, answers to terminal queries) becomes an act here: it
-gets the next sequence number, goes to the keeper, and is settled when the keeper has taken it. Repeats of a client's act are
-recognised by (origin, its own number), also after a crash of the host, because the keeper remembers them. An origin is an operator's
-client: made of its key and the id it chose (wire/hello.py), so nobody speaks for another's client by using its id.
+Everything that changes a session (keys, lines, a run's trigger, size, signals, answers to terminal
+queries) becomes an act here. It gets the next sequence number, goes to the keeper, and is settled
+when the keeper has taken it. The lane recognises repeats of a client's act by (origin, the client's
+own number), also after a crash of the host, because the keeper remembers them. An origin is made of
+an operator's key and the id that the client chose (wire/hello.py), so a client cannot use the id of
+a foreign client.
 
-What a program does not read is bounded: INPUT_WINDOW_BYTES may be under way, as much again may wait, more is refused. Only typed
-input waits: a signal or a size must reach a program that reads nothing.
+Input that a program does not read is bounded: INPUT_WINDOW_BYTES may be under way, as much again
+may wait, more is refused. Only typed input waits: a signal or a size must reach a program that
+reads nothing.
 
-A keeper that refuses an act (its queue is full of what an earlier host sent) refuses everything behind it, one answer each. So
-nothing is sent again before all those answers are in, or an old refusal would be taken for one of the same number sent
-anew. A question to the keeper (BARRIER) is the line between: its answer comes after them, and says how much room there is.
+A keeper refuses an act if the queue is full of an earlier host's input. The keeper then refuses all
+acts behind the first, with an answer for each. The lane sends nothing before all these answers are
+in: it could not tell an old refusal from the refusal of a new act with the same number. A query to
+the keeper (BARRIER) marks the boundary: the answer comes after the refusals and says how much room
+there is.
 """
 
 from __future__ import annotations
@@ -20,23 +25,19 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.host.keeperlink import KeeperLink
+from holdfast.core.record.acts import BY_KEEPER
+from holdfast.host.session.keeper_link import KeeperLink
 from holdfast.model.errors import HoldfastError, Refused, Unavailable
 from holdfast.model.limits import INPUT_QUEUE_BYTES, ORIGINS_KEPT
 from holdfast.model.probe import probe
 from holdfast.wire import keeper as wire
 
 INPUT_WINDOW_BYTES = INPUT_QUEUE_BYTES // 2
-ACTS_IN_FLIGHT = 128  # answers of a keeper that refuses them all must fit into its socket
-BARRIER = 0xFFFFFFFF  # tag of the question
+ACTS_IN_FLIGHT = 128  # if the keeper refuses all acts, the answers must fit into the socket
+BARRIER = 0xFFFFFFFF  # tag of the query
 FULL_PAUSE_S = 0.05  # until a full keeper is asked again
-ORIGIN_REPLIES = 1  # the host's own answers to terminal queries; their number is the query's offset
-TYPED = (
-    "command",
-    "line",
-    "paste",
-)  # kinds of recorded acts that a keeper takes, and remembers that it did
-ORIGIN_HOST = 0  # acts of the host itself that are never retried
+ORIGIN_REPLIES = 1  # the host's answers to terminal queries; their number is the query's offset
+ORIGIN_HOST = 0  # acts of the host itself, which are never retried
 
 _REASONS = {
     wire.REJECT_EPOCH: "another incarnation of this session is in charge",
@@ -66,9 +67,8 @@ class Lane:
         self._acked: dict[int, int] = {}
         self._sent: dict[int, int] = {}
         self._used: dict[int, int] = {}
-        self._last: dict[
-            int, tuple[int, int]
-        ] = {}  # of each origin: the number and the sequence of its last act
+        # The number and the sequence of each origin's last act.
+        self._last: dict[int, tuple[int, int]] = {}
         for origin in link.welcome.origins:
             self._acked[origin.origin] = self._sent[origin.origin] = origin.origin_sequence
             self._last[origin.origin] = (origin.origin_sequence, origin.sequence)
@@ -77,54 +77,53 @@ class Lane:
         self._flight_bytes = 0
         self._waiting_bytes = 0
         self._window = INPUT_WINDOW_BYTES
-        self._asking = False  # the keeper was asked where it stands; nothing is sent meanwhile
+        self._asking = False  # a query is under way; nothing is sent meanwhile
         if link.ring.accepted != link.ring.written:
-            self._ask()  # it still holds what an earlier host sent
+            self._ask()  # the keeper still holds input of an earlier host
 
     def acked(self, origin: int) -> int:
-        """The highest number of this client that the keeper has taken."""
+        """The highest number of this origin that the keeper has taken."""
         return self._acked.get(origin, 0)
 
     def known(self, origin: int, number: int) -> bool:
-        """Whether this act of this client has been submitted before."""
+        """Whether this act of this origin has been submitted before."""
         return number <= self._sent.get(origin, 0)
 
     def use(self, origin: int, number: int) -> None:
-        """An act of this client that is not for the keeper: its number is used up all the same."""
+        """Notes the number of an act that does not go to the keeper: it is used up all the same."""
         self._used[origin] = max(number, self._used.pop(origin, 0))
         if len(self._used) > 4 * ORIGINS_KEPT:
             del self._used[next(iter(self._used))]
 
     def used(self, origin: int, number: int) -> bool:
-        """Whether this number stands for an act that was not for the keeper, or comes too late to stand for another one."""
+        """Whether this number is at or below that of an act that did not go to the keeper."""
         return number <= self._used.get(origin, 0)
 
-    def taken(self, entry: dict[str, Any]) -> int:
-        """After a start: how much of a client's the keeper has taken, whose last entry in the record is this one."""
+    def restore_number(self, entry: dict[str, Any]) -> int:
+        """After a start: the acked number of a client, from the client's last recorded entry."""
         origin = int(entry["client"], 16)
-        if entry["kind"] not in (*TYPED, "keys", "cover", "attach"):
+        if entry["kind"] not in (*BY_KEEPER, "keys", "cover", "attach"):
             self.use(origin, entry["number"])
         elif entry.get("outcome") in ("applied", "unknown") and not self.known(
             origin, entry["number"]
         ):
-            self._acked[origin] = self._sent[origin] = entry[
-                "number"
-            ]  # a keeper remembers the newest clients only; the record all of them
+            # The keeper remembers only the newest clients; the record has all of them.
+            self._acked[origin] = self._sent[origin] = entry["number"]
         return self.acked(origin)
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody waits to hear that an act was taken."""
+        """Whether a caller waits to hear that an act was taken."""
         return any(act.done is not None for act in self._flight) or bool(self._waiting)
 
     @property
     def next(self) -> int:
-        """The number of the act that is submitted next."""
+        """The sequence number of the act that is submitted next."""
         return self.sequence + len(self._waiting) + 1
 
     @property
     def unanswered(self) -> bool:
-        """Whether the keeper has not even taken note of what was sent."""
+        """Whether the keeper has not acknowledged all acts that were sent."""
         return self._asking or any(act.sequence > self.link.ring.accepted for act in self._flight)
 
     # ------------------------------------------------------------ submitting
@@ -138,7 +137,10 @@ class Lane:
         want_done: bool = False,
         flags: int = 0,
     ) -> asyncio.Future[int] | None:
-        """Puts an act in order. A repeat changes nothing. The future (if wanted) gives the act's sequence once it is taken."""
+        """Puts an act in order. A repeat changes nothing.
+
+        The future, if wanted, gives the act's sequence once the keeper has taken it.
+        """
         done: asyncio.Future[int] | None = (
             asyncio.get_running_loop().create_future() if want_done else None
         )
@@ -157,9 +159,7 @@ class Lane:
                     (i for i, other in enumerate(self._waiting) if other.kind == wire.INPUT),
                     len(self._waiting),
                 )
-                self._waiting.insert(
-                    first, act
-                )  # before input that nobody reads, in their own order
+                self._waiting.insert(first, act)  # before unread input, in their own order
                 self._waiting_bytes += len(body)
             else:
                 self._send(act)
@@ -179,7 +179,7 @@ class Lane:
         return done
 
     def key(self, body: bytes, origin: int, number: int, flags: int) -> None:
-        """Typed input that is known to be new: as `submit`, by the short way if nothing is in its way."""
+        """As `submit` for typed input that is known to be new; quicker if nothing waits."""
         if (
             self._waiting
             or self._asking
@@ -195,7 +195,7 @@ class Lane:
 
     def _remember(self, origin: int, number: int) -> None:
         self._sent.pop(origin, None)
-        self._sent[origin] = number  # whoever was silent longest is forgotten first
+        self._sent[origin] = number  # at the end: the origin that was silent longest goes first
         if len(self._sent) > 4 * ORIGINS_KEPT:
             for old in list(self._sent)[:ORIGINS_KEPT]:
                 if old not in {p.origin for p in self._flight}:
@@ -225,7 +225,7 @@ class Lane:
 
     def _send(self, act: _Pending) -> None:
         if len(self._flight) >= ACTS_IN_FLIGHT // 2:
-            act.flags |= wire.ACT_ACK  # or nobody says when there is room again
+            act.flags |= wire.ACT_ACK  # else the host would not learn when there is room again
         self.sequence += 1
         act.sequence = self.sequence
         probe("host.act.sending")
@@ -241,7 +241,10 @@ class Lane:
         self._flight_bytes += len(act.body)
 
     def void(self, error: HoldfastError) -> list[tuple[int, int]]:
-        """Drops input that has not been sent: somebody else has the turn now. Gives (client, number) of each."""
+        """Drops input that was not sent, because the turn was seized.
+
+        Returns (client, number) of each.
+        """
         dropped = [act for act in self._waiting if act.kind == wire.INPUT]
         self._waiting = deque(act for act in self._waiting if act.kind != wire.INPUT)
         self._waiting_bytes = sum(len(act.body) for act in self._waiting)
@@ -255,7 +258,7 @@ class Lane:
     # ------------------------------------------------------------ settling
 
     def settle(self) -> None:
-        """The bell rang: what the keeper has taken is done."""
+        """The bell rang: settles the acts that the keeper has taken."""
         accepted, written = self.link.ring.accepted, self.link.ring.written
         while self._flight and self._flight[0].sequence <= (
             accepted if not self._flight[0].body else written
@@ -268,7 +271,7 @@ class Lane:
                 break
             self._taken(act)
         if not self._flight and not self._asking:
-            self._window = INPUT_WINDOW_BYTES  # what earlier hosts sent was written before ours
+            self._window = INPUT_WINDOW_BYTES  # input of earlier hosts was written before ours
         self._go_on()
 
     def _go_on(self) -> None:
@@ -285,10 +288,14 @@ class Lane:
             act.done.set_result(act.sequence)
 
     def rejected(self, packet: bytes) -> None:
-        """The keeper refused an act and all behind it. For want of room they wait; for any other reason they have failed."""
+        """The keeper refused an act and all behind it.
+
+        REJECT_FULL (no room) and REJECT_SEQUENCE (an act before them is missing): they are queued
+        again. For any other reason they have failed.
+        """
         sequence, reason, _ = wire.read_rejected(packet)
         if self._asking:
-            return  # of acts that are void already
+            return  # these acts are void already
         void = [a for a in self._flight if a.sequence >= sequence]
         self._flight = deque(a for a in self._flight if a.sequence < sequence)
         self._flight_bytes = sum(len(a.body) for a in self._flight)
@@ -303,8 +310,11 @@ class Lane:
         self._ask(FULL_PAUSE_S if reason == wire.REJECT_FULL else 0.0)
 
     def _put_back(self, void: list[_Pending]) -> None:
-        """Refused acts wait again, before what came after them. As in the keeper, sizes and signals do not wait for input, and a
-        FLUSH discards the input before it."""
+        """Queues refused acts again, before the acts that came after them.
+
+        As in the keeper, sizes and signals do not wait for input, and a FLUSH discards the input
+        before it.
+        """
         flush = max((n for n, act in enumerate(void) if act.kind == wire.FLUSH), default=-1)
         typed = [act for act in void[flush + 1 :] if act.kind == wire.INPUT]
         for act in void[: flush + 1]:
@@ -328,7 +338,11 @@ class Lane:
             self.link.send(wire.query(BARRIER))
 
     def answered(self, state: wire.State) -> None:
-        """All refusals before the question are in: numbering goes on where the keeper stands, as far as it has room."""
+        """Continues to send: the keeper answered the query, so all its refusals have arrived.
+
+        Numbering resumes after the last act that the keeper accepted. Input that does not fit into
+        the keeper's queue waits, and the host asks again later.
+        """
         self.sequence = self.link.ring.accepted
         room = INPUT_QUEUE_BYTES - state.queued_input
         first = self._waiting[0] if self._waiting else None
@@ -344,7 +358,7 @@ class Lane:
             act.done.set_exception(error)
 
     def _unsent(self, act: _Pending) -> None:
-        """It was not taken: asked again, it is no repeat."""
+        """The act was not taken: if the client sends it again, that is no repeat."""
         if act.origin:
             self._sent[act.origin] = min(self._sent.get(act.origin, 0), act.origin_sequence - 1)
 
@@ -361,7 +375,7 @@ class Lane:
 
 
 def _follow(first: asyncio.Future[int], second: asyncio.Future[int]) -> None:
-    """A repeat waits for the outcome of the act it repeats."""
+    """Gives a repeat the outcome of the act it repeats."""
     if second.done():
         return
     if first.cancelled():

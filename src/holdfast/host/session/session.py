@@ -1,137 +1,127 @@
-"""One session as the host sees it: the serialization point between its operators and its keeper.
+"""A session as the host sees it: the serialization point between operators and the keeper.
 
-Everything happens on the host's loop, one step at a time, so there are no locks: a bell from the keeper (new output, acts taken,
-flags), a frame from a client, a timer. What decides is in core/ (turn, shell, lifecycle); what touches the world is in the
-parts this class sequences: lane (acts in order), view (the screen), viewers (who watches).
+All steps run on the host's loop, each to the end, so there are no locks. A step is a bell from the
+keeper (new output, acts taken, flags), a frame from a client, or a timer. Decisions are in
+core/ (turn, shell, lifecycle). This class sequences the parts that act: lane (acts in order), view
+(the screen), viewers (attached clients), turn, commands (the shell) and ending.
 
-    bell -> viewers get bytes -> marks and queries are looked for -> the screen is fed a little later
-    input -> door (host/door.py, host/keyboard.py): who, repeat, right, turn, policy, record -> lane -> keeper
+    bell  -> viewers get bytes -> the host looks for marks and queries -> feeds the screen later
+    input -> host/acts (actor, repeat, right, turn, policy, record) -> lane -> keeper
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
-import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from holdfast.core import session as lifecycle
-from holdfast.core.filter import ViewerFilter
-from holdfast.core.originators import UNSEEN
-from holdfast.core.resume import LOOKBACK_BYTES, filter_after
-from holdfast.core.skim import flows
-from holdfast.host import hurry, observe, process
-from holdfast.host.answers import Answers
-from holdfast.host.attending import attend
-from holdfast.host.commands import Commands
-from holdfast.host.ending import Kill, end_all
-from holdfast.host.keeperlink import KeeperLink
-from holdfast.host.lane import BARRIER, ORIGIN_HOST, ORIGIN_REPLIES, Lane
-from holdfast.host.pace import Pace
-from holdfast.host.store import Record
-from holdfast.host.telling import anyway, tell
-from holdfast.host.threads import Threads
-from holdfast.host.turn import SessionTurn
-from holdfast.host.view import View
-from holdfast.host.viewer import Viewer
-from holdfast.model.errors import HoldfastError, Refused, TurnHeld, Unavailable, Unfinished
-from holdfast.model.limits import (
-    BELLS_MAX,
-    COLS_MAX,
-    COLS_MIN,
-    EXIT_DRAIN_S,
-    OUTPUT_CHUNK_BYTES,
-    ROWS_MAX,
-    ROWS_MIN,
+from holdfast.core.originators.originators import UNSEEN
+from holdfast.core.screen.filter import ViewerFilter
+from holdfast.core.screen.resume import LOOKBACK_BYTES, filter_after
+from holdfast.core.screen.skim import flows
+from holdfast.core.session import lifecycle
+from holdfast.host.processes import process
+from holdfast.host.runtime import handover_file, priority
+from holdfast.host.runtime.notify import tell
+from holdfast.host.runtime.tasks import Tasks
+from holdfast.host.runtime.threads import Threads
+from holdfast.host.session.attention_probe import read_attention
+from holdfast.host.session.commands import Commands, Contradiction
+from holdfast.host.session.ending import Ending, Kill
+from holdfast.host.session.forged_marks import ForgedMarks
+from holdfast.host.session.interfaces import Keyboard
+from holdfast.host.session.keeper_link import KeeperLink
+from holdfast.host.session.lane import BARRIER, ORIGIN_HOST, ORIGIN_REPLIES, Lane
+from holdfast.host.session.pace import Pace
+from holdfast.host.session.stopped import StoppedOperators
+from holdfast.host.session.terminal_replies import TerminalReplies
+from holdfast.host.session.turn import SessionTurn
+from holdfast.host.session.viewers import Viewers
+from holdfast.host.shell import SessionDirectories
+from holdfast.host.storage.store import SessionRow
+from holdfast.host.terminal.view import View
+from holdfast.model.errors import (
+    HoldfastError,
+    OperatorStopped,
+    Refused,
+    TurnHeld,
+    Unavailable,
 )
-from holdfast.model.probe import probe
+from holdfast.model.limits import OUTPUT_CHUNK_BYTES
 from holdfast.wire import keeper as wire
 from holdfast.wire import ring as ring_layout
 from holdfast.wire.frames import SCREEN_LAG
 
-if TYPE_CHECKING:
-    from holdfast.host.keyboard import Keyboard
-
-EXIT_DRAIN_MAX_S = 10.0  # of a program that ended while its background jobs go on printing
-SEIZE_WAIT_S = 5.0  # for the keeper to say that what was on its way is discarded
-MUTE_S = 0.01  # how much later the host may look at output that nobody waits for through it
-UNKNOWN_STATUS = (
-    0xFF00  # the keeper could not learn the exit code of a process that was not its child
-)
-
+SEIZE_WAIT_S = 5.0  # for the keeper to confirm that it discarded the queued input
+MUTE_S = 0.01  # a bell may wait this long if no client waits for output through the host
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Commit = Callable[[], Awaitable[None]]
 
 
 class Session:
     def __init__(
         self,
-        record: Record,
+        record: SessionRow,
         link: KeeperLink,
         label: dict[str, Any],
-        directory: str,
-        memory: str,
+        directories: SessionDirectories,
+        host_only_directory: str,
         pool: Executor,
         threads: Threads,
-        on_event: Callable[[Session, str, dict[str, Any]], None],
+        on_event: Callable[[Session, str, dict[str, object]], None],
         keeper_pid: int,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.record = record
         self.id = record.id
+        self.spawn = Tasks(f"session {record.id}").spawn
         self.label = label
-        self.directory = directory  # its programs get there
-        self.memory = memory  # for the next host
+        self.directories = directories
+        self.writable_directory = str(directories.writable)  # for its programs too
+        self.host_only_directory = host_only_directory  # files for the next host
         self.link = link
         self.ring = link.ring
         self.keeper_pid = keeper_pid
         self.lane = Lane(link)
         self.view = View(link.ring, link.snapshot_fd, pool)
         self.turn = SessionTurn(self)
-        self.viewers: list[Viewer] = []
-        self.streams: list[
-            Callable[[], None]
-        ] = []  # readers that follow the ring: run, read --follow
+        self.stopped = StoppedOperators(host_only_directory)
+        self.viewers = Viewers(self)
+        # Called at each bell: readers that follow the ring (`run`, `read --follow`).
+        self.streams: list[Callable[[], None]] = []
         quiet_s = time.time() - self.view.notes.get("active", time.time())
         self.last_activity = time.monotonic() - (
             max(0.0, quiet_s) if self.view.notes.get("scanned") == self.ring.head else 0.0
         )
-        self.commands = Commands(label, directory, self.view.notes, record.root_pid)
+        self.commands = Commands(
+            label, directories, host_only_directory, self.view.notes, record.root_pid
+        )
+        self.forged = ForgedMarks(self)
+        self.commands.on_forged = self.forged.seen
+        self.commands.on_contradicted = self._contradicted
         self.pace = Pace(link, self.viewers, lambda: self.view.snapshot_at)
         self.scanned = int(self.view.notes.get("scanned", self.view.fed))
         before = self.ring.copy(max(self.ring.start, self.scanned - LOOKBACK_BYTES), self.scanned)
-        self.filter = filter_after(before, holding=True)  # of all viewers that are up to date
+        self.filter = filter_after(before, holding=True)  # shared by viewers that are up to date
         self.ended: asyncio.Future[None] = self.loop.create_future()
-        self.keyboard: Keyboard  # set by whoever makes this
-        self.gaps: list[tuple[int, int]] = []
-        self.layout = {
-            "layout": "unknown",
-            "halt": "unknown",
-            "says": "",
-        }  # until the kernel was asked
+        self.keyboard: Keyboard  # set by the engine, which creates the session
+        self.gaps: list[tuple[int, int]] = []  # of the newest ranges that rolled off unseen
+        # Unknown until the host has asked the kernel.
+        self.layout = {"layout": "unknown", "halt": "unknown", "says": ""}
         self._on_event, self._threads = on_event, threads
         self._states: dict[int, asyncio.Future[wire.State]] = {}
         self._tag = 0
-        self.ends: set[asyncio.Future[None]] = set()  # orders to end it that are being carried out
-        self._ending: asyncio.Task[None] | None = None
-        self._eof: asyncio.Future[None] | None = (
-            None  # set once the root process ended: the end of output
-        )
-        self._asked_size: tuple[int, int] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
-        link.on_bell = self._bell
+        self.end_of = Ending(self)
+        link.on_bell = self.look_at_ring
         link.on_packet = self._packet
         link.on_closed = self._keeper_gone
         self.on_company: Callable[[], None] = lambda: None
-        self.on_link_lost: Callable[[], None] = self.lost
-        self.view.on_reply = Answers(self).give
+        self.on_link_lost: Callable[[], object] = self.lost
+        self.view.on_reply = TerminalReplies(self).give
         self.view.on_progress = self._view_moved
         self.view.on_gap = self._gap
         self.view.on_snapshot = self.pace.report
@@ -142,7 +132,7 @@ class Session:
         }
         self.view.may_lag = lambda: bool(self.viewers) and not any(v.foreign for v in self.viewers)
         if link.welcome.status >= 0:
-            self._begin_end(link.welcome.status)
+            self.end_of.exited(link.welcome.status)
         self.loop.call_soon(self._first_look)
 
     # ------------------------------------------------------------ facts
@@ -161,75 +151,91 @@ class Session:
 
     @property
     def ending(self) -> bool:
-        """Its program has ended, though its output may still be on the way to somebody."""
-        return self._ending is not None
+        """Whether the program has ended, though clients may still be receiving output."""
+        return self.end_of.begun
 
     @property
     def answers(self) -> bool:
-        """Whether its keeper could answer now: one that is stopped cannot, and nobody knows more than that."""
-        return (stat := process.read_stat(self.keeper_pid)) is not None and stat.state not in "tTZ"
+        """Whether the keeper could answer now: a stopped or dead keeper cannot."""
+        return process.state_of(self.keeper_pid) not in ("", "t", "T", "Z")
+
+    @property
+    def position(self) -> dict[str, int]:
+        """The execution, and how far its output is, for events."""
+        return {"root_pid": self.record.root_pid, "output": self.ring.head}
 
     @property
     def size(self) -> tuple[int, int]:
         return self.record.cols, self.record.rows
 
-    def change(self, event: str, **facts: Any) -> None:
-        """A step of the lifecycle, and its event (S9)."""
+    def refuse_if_halted(self) -> None:
+        if self.state == "halted":
+            raise Refused(
+                f"session {self.name} is halted", f"`holdfast resume {self.name}` goes on"
+            )
+
+    def at_prompt(self, terminal: wire.State) -> bool:
+        """Whether the shell says that it is at its prompt, and has the terminal."""
+        shell = self.commands.kind is not None and self.commands.shell.at_prompt
+        return shell and terminal.foreground == self.record.root_pid
+
+    def edits_line(self, terminal: wire.State) -> bool:
+        """As `at_prompt`, for a shell that shows typed text itself.
+
+        A POSIX shell does not say when a command begins.
+        """
+        return self.commands.kind in ("bash", "zsh") and self.at_prompt(terminal)
+
+    def change(self, event: str, **facts: object) -> None:
+        """Makes a step of the lifecycle and publishes it as an event (S9)."""
         before = self.record.state
         after = lifecycle.step(before, event)
         self.record.state = after
-        self.keyboard.again()
+        self.keyboard.recheck()
         self.event("session." + event, before=before, after=after, **facts)
 
-    def event(self, name: str, /, **facts: Any) -> None:
+    def event(self, name: str, /, **facts: object) -> None:
         self._on_event(self, name, facts)
 
-    def tell_viewers(self, name: str, /, **body: Any) -> None:
-        for viewer in self.viewers:
-            viewer.conn.event(name, session=self.id, **body)
-
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if (
-            not task.cancelled()
-            and (error := task.exception()) is not None
-            and not isinstance(error, HoldfastError)
-        ):
-            self.loop.call_exception_handler({"message": f"session {self.id}", "exception": error})
+    def _contradicted(self, codes: Contradiction) -> None:
+        now = self.commands.lineage.now
+        self.event(
+            "shell.contradicted",
+            shell_exit=codes.shell,
+            kernel_exit=codes.kernel,
+            actor=now.actor if now is not None else None,
+            act=now.ref(self.ref) if now is not None else None,
+        )
 
     async def in_thread(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """For what a file system or a program of the session may hold up."""
+        """Runs work that a file system or a program of the session may block."""
         return await self._threads.of(self.id, work, *args, **kwargs)
 
     async def looked(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same for looking at it."""
+        """Runs work that only reads the session's state; Unavailable if it blocks."""
         try:
             return await self._threads.looked(self.id, work, *args, **kwargs)
         except TimeoutError:
             raise Unavailable(
                 f"{self.name} cannot be looked at: something that it uses does not answer",
-                "look for a file server or a FUSE program that hangs; its output and its keys are not affected",
+                "look for a file server or a FUSE program that hangs; its output and its keys "
+                "are not affected",
             ) from None
 
     async def or_end(self, future: asyncio.Future[Any], timeout: float | None = None) -> bool:
-        """Waits for `future`, the end of the session or the time; True if the future came."""
+        """Waits for `future`, the session's end or the timeout; True if `future` is done."""
         waiting: set[asyncio.Future[Any]] = {future, self.ended}
         await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         return future.done()
 
     # ------------------------------------------------------------ from the keeper
 
-    def _bell(self) -> None:
+    def look_at_ring(self) -> None:
+        """The bell rang: passes on new output and acts that the keeper has taken."""
         if self.link.closed and self.ended.done():
             return
         self.lane.settle()
-        flags = self.ring.flags  # before the head: the end is told after the last byte
+        flags = self.ring.flags  # read before the head: EOF counts after the last byte only
         head = self.ring.head
         if head > self.scanned:
             self.last_activity = time.monotonic()
@@ -240,19 +246,22 @@ class Session:
         tell(self.streams)
         self.pace.look()
         if (
-            self._eof is None
+            not self.end_of.draining
             and not self.streams
             and not self.commands.watchers
             and not self.lane.awaited
             and all(v.tag for v in self.viewers)
         ):
-            self.link.mute(MUTE_S)  # who watches reads the ring; the rest can wait a moment
-        if flags & ring_layout.FLAG_EOF and self._eof is not None and not self._eof.done():
-            self._eof.set_result(None)
+            self.link.mute(MUTE_S)  # all viewers read the ring themselves
+        if flags & ring_layout.FLAG_EOF:
+            self.end_of.output_over()
 
     def _new_output(self, head: int) -> None:
-        """Output nobody has looked at: filtered once for all viewers that are up to date, then searched for marks. Where the
-        filter took something out there may have been a question to the terminal: the emulator sees it at once."""
+        """Filters new output once for all viewers that are up to date, then searches it for marks.
+
+        Where the filter removed bytes there may have been a query to the terminal: then the
+        emulator is fed at once.
+        """
         while self.scanned < head:
             if self.scanned < self.ring.start:
                 self.scanned, self.filter = self.ring.start, ViewerFilter()
@@ -273,7 +282,7 @@ class Session:
                 self.view.poke(urgent=True)
             self.commands.feed(self.scanned, piece)
             start, self.scanned = self.scanned, self.scanned + len(piece)
-            if not self.ring.intact(start):  # overwritten while it was sent: screens are needed
+            if not self.ring.intact(start):  # overwritten while it was sent
                 for viewer in self.viewers:
                     self.spawn(viewer.refresh(SCREEN_LAG))
 
@@ -287,19 +296,22 @@ class Session:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(state)
             elif kind == wire.EXITED:
-                self._begin_end(wire.read_exited(packet)[0])
+                self.end_of.exited(wire.read_exited(packet)[0])
             elif kind == wire.REJECTED:
                 self.lane.rejected(packet)
+            elif kind == wire.CUT_OFF:
+                self._cut_off(*wire.read_cut_off(packet))
         except wire.Malformed as e:
             self.event("session.keeper_malformed", detail=str(e))
 
+    def _cut_off(self, status: int, told: bool) -> None:
+        """Reports that the session's own network is not connected any more."""
+        if not told:
+            self.event("session.network_lost", **process.ended(status))
+            self.viewers.tell("network_lost")
+
     def _view_moved(self) -> None:
-        _at, cols, rows = self.ring.resized
-        if (cols, rows) != self.size:
-            self.record.cols, self.record.rows = cols, rows
-            self.keyboard.again()
-            for viewer in self.viewers:
-                viewer.session_resized()
+        self.viewers.take_size()
         for viewer in self.viewers:
             if viewer.foreign:
                 viewer.schedule_render()
@@ -310,21 +322,8 @@ class Session:
 
     # ------------------------------------------------------------ acts
 
-    def may_write(self, operator: str, take: bool = True) -> None:
-        """The turn, or a refusal that says who has it (A1, A2). `take`: else it is only asked whether it could be had."""
-        if not lifecycle.running(self.state):
-            raise Refused(f"session {self.name} has ended", "`holdfast ls --all` shows how")
-        if self.state == "halted":
-            raise Refused(
-                f"session {self.name} is halted", f"`holdfast resume {self.name}` goes on"
-            )
-        if take:
-            self.turn.write(operator)
-        else:
-            self.turn.could_write(operator)
-
     def submit_keys(self, client: int, number: int, data: bytes, ack: bool) -> None:
-        """Raw keys of an attached client, let through by its keyboard."""
+        """Sends raw keys of a client that its keyboard has admitted."""
         self.lane.key(data, client, number, wire.ACT_ACK if ack else 0)
 
     async def type(
@@ -333,19 +332,18 @@ class Session:
         client: int,
         number: int,
         data: bytes,
-        commit: Commit | None = None,
         repeat: bool = False,
         key: bytes = b"",
         writers: Sequence[str] = UNSEEN,
     ) -> int:
-        """Typed input as one act; returns its number once the session has taken it. `commit` writes down that it will be: whose turn it is
-        is asked before, and again afterwards, because that took time. Who was overtaken by a later act of the same client is told so: its number is
-        used up, and it must not be taken for a repeat of what was done."""
+        """Sends typed input as one act; returns its sequence once the keeper has taken it.
+
+        The turn is checked again, because the record of the act took time. If a later act of the
+        same client was quicker, this one is refused: its number is used up, and it must not pass
+        for a repeat of an act that was done.
+        """
         if not repeat:
-            if commit is not None and not self.lane.known(client, number):
-                await self.look_and_ask(operator, take=False)
-                await commit()
-            await self.look_and_ask(operator)
+            await self.turn.settle_and_check(operator)
             if self.lane.known(client, number):
                 raise Refused(
                     "a later act of this client was quicker",
@@ -359,165 +357,53 @@ class Session:
         assert done is not None
         return await done
 
-    async def look_and_ask(self, operator: str, take: bool = True) -> None:
-        """As `may_write`; if somebody's line seems to be in the way, it is looked whether it is."""
-        try:
-            self.may_write(operator, take)
-        except Unfinished:
-            await self.turn.look()
-            self.may_write(operator, take)
-
     def reply(self, offset: int, data: bytes) -> None:
-        """The terminal's answer to what the program asked at that offset."""
+        """Sends the terminal's answer to the query that the program printed at this offset."""
         self.lane.submit(wire.INPUT, data, ORIGIN_REPLIES, offset)
 
     def _first_look(self) -> None:
-        self._bell()
+        self.look_at_ring()
         self.commands.recall(self.ring.accepted)
 
     async def seize(self, operator: str, key: bytes) -> tuple[str | None, bool]:
-        """Takes the turn; what the old holder had on its way is discarded. Gives who had it, and whether the keeper said that it did so."""
+        """Takes the turn and discards input of the old holder that is on its way.
+
+        Returns the old holder, and whether the keeper has confirmed the discarding.
+        """
         previous = self.turn.take(operator, key)
         if previous is None and self.turn.writer == operator:
-            return None, True  # what is on its way is its own
-        error = TurnHeld(f"{operator} took the turn", holder=operator)
+            return None, True  # no input of a different operator is under way
+        return previous, await self._discard(TurnHeld(f"{operator} took the turn", holder=operator))
+
+    def discard_input_of(self, operator: str) -> Awaitable[bool] | None:
+        """Takes the turn from an operator that was stopped, and discards its unread input.
+
+        Returns the confirmation by the keeper; None if none of its input can be under way.
+        """
+        self.turn.stopped(operator)
+        if self.turn.writer not in (None, operator):
+            return None
+        stop = self.stopped.get(operator)
+        by = stop.by if stop is not None else "host"
+        return self._discard(OperatorStopped(f"{by} stopped {operator} in this session", by=by))
+
+    def _discard(self, error: HoldfastError) -> Awaitable[bool]:
+        """Discards all input that no program has read yet; the senders get the error."""
         clients = {v.conn.client: v.conn for v in self.viewers}
         for client, number in self.lane.void(error):
             if client in clients:
                 clients[client].event("refused", number=number, **error.to_wire())
         done = self.lane.submit(wire.FLUSH, b"", ORIGIN_HOST, 0, want_done=True)
         assert done is not None
-        return previous, await hurry.until(self.or_end(done, SEIZE_WAIT_S), self.keeper_pid)
+        return priority.raised_until(self.or_end(done, SEIZE_WAIT_S), self.keeper_pid)
 
     def signal_all(self, number: int) -> None:
         self.lane.submit(wire.SIGNAL, wire.signal_body(number, wire.SCOPE_ALL), ORIGIN_HOST, 0)
 
-    # ------------------------------------------------------------ size
-
-    def follow_size(self, viewer: Viewer) -> None:
-        """The size follows the turn holder: who writes brings their terminal's size."""
-        if (
-            viewer.sane
-            and viewer.resizes
-            and viewer.size != self.size
-            and viewer.size != self._asked_size
-        ):
-            self.resize(*viewer.size)
-
-    def resize(self, cols: int, rows: int) -> None:
-        """An act like any other; degenerate sizes are ignored."""
-        if (
-            not (COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX)
-            or (cols, rows) == self.size
-        ):
-            return
-        self._asked_size = (cols, rows)
-        self.keyboard.again()
-        done = self.lane.submit(
-            wire.RESIZE, wire.resize_body(cols, rows), ORIGIN_HOST, 0, want_done=True
-        )
-        assert done is not None
-        done.add_done_callback(
-            lambda f: self._resized() if not f.cancelled() and f.exception() is None else None
-        )
-
-    def _resized(self) -> None:
-        _, cols, rows = self.ring.resized
-        self._asked_size = None
-        if (cols, rows) != self.size:
-            self.record.cols, self.record.rows = cols, rows
-            self.keyboard.again()
-            self.tell_viewers("resized", cols=cols, rows=rows)
-            for viewer in self.viewers:
-                viewer.session_resized()
-        self.view.poke(urgent=True)
-
-    # ------------------------------------------------------------ who watches
-
-    def add_viewer(self, viewer: Viewer) -> None:
-        alone = not any(not v.observe for v in self.viewers)
-        self.viewers.append(viewer)
-        self._company()
-        self.keyboard.begin(viewer)
-        if self.state == "detached":
-            self.change(
-                "attached",
-                operator=viewer.conn.operator,
-                modality=viewer.conn.modality,
-                root_pid=self.record.root_pid,
-                output=self.ring.head,
-            )
-        holder = self.turn.holder
-        if (
-            not viewer.observe
-            and viewer.sane
-            and viewer.resizes
-            and alone
-            and holder in (None, viewer.conn.operator)
-        ):
-            self.resize(*viewer.size)
-        for other in self.viewers:
-            if other is not viewer:
-                other.conn.event(
-                    "joined",
-                    session=self.id,
-                    operator=viewer.conn.operator,
-                    modality=viewer.conn.modality,
-                )
-
-    def _company(self) -> None:
-        """So many have to come back if this host dies."""
-        self.record.viewers = self.pace.company()
-        self.on_company()
-
-    def let_read(self, viewer: Viewer) -> int:
-        """Lets a viewer on this machine read the ring itself; gives its bell, or -1 if that cannot be had now."""
-        bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._tag = (self._tag + 1) & 0x7FFFFFFF or 1
-        if len(self.viewers) >= BELLS_MAX or not self.link.send_descriptor(
-            wire.listen(self._tag), bell
-        ):
-            os.close(bell)
-            return -1
-        viewer.tag = self._tag
-        return bell
-
-    def behind(self) -> list[Viewer]:
-        """Who has not been sent all there is."""
-        return [
-            v
-            for v in self.viewers
-            if not (v.closed or v.foreign or v.tag) and v.offset < self.ring.head
-        ]
-
-    def remove_viewer(self, viewer: Viewer, how: str) -> None:
-        if viewer not in self.viewers:
-            return
-        if viewer.tag:
-            self.link.send(wire.silence(viewer.tag))
-        viewer.close()
-        self.viewers.remove(viewer)
-        self._company()
-        self.keyboard.end(viewer, how)
-        operator = viewer.conn.operator
-        if not any(v.conn.operator == operator for v in self.viewers):
-            self.turn.leave(operator)
-        if not self.viewers and self.state == "live":
-            self.change(
-                "left",
-                operator=operator,
-                modality=viewer.conn.modality,
-                how=how,
-                root_pid=self.record.root_pid,
-                output=self.ring.head,
-            )
-        self.tell_viewers("left", operator=operator)
-        self.pace.report()
-
-    # ------------------------------------------------------------ looking at the live state
+    # ------------------------------------------------------------ live state
 
     async def terminal(self) -> wire.State:
-        """The terminal as the kernel has it now."""
+        """The terminal's settings and foreground group, from the kernel."""
         self._tag = tag = (self._tag + 1) % BARRIER
         future: asyncio.Future[wire.State] = self.loop.create_future()
         self._states[tag] = future
@@ -533,95 +419,36 @@ class Session:
             self._states.pop(tag, None)
 
     async def marks_seen(self) -> wire.State:
-        """As `terminal`; what was put out up to this moment has been looked at."""
+        """As `terminal`, after all output up to this moment was searched for marks."""
         state = await self.terminal()
-        self._bell()
+        self.look_at_ring()
         return state
 
     async def attention(self) -> tuple[str, str, str]:
-        """(what the session waits for, why in words, what is in the foreground), from the kernel and the shell's marks."""
-        return await attend(self, await self.marks_seen())
+        """(what the session waits for, why in words, the foreground command)."""
+        found = await read_attention(self, await self.marks_seen())
+        return found.kind, found.why, found.foreground
 
     # ------------------------------------------------------------ ends
 
     async def end(self, operator: str, kill: Kill | None = None) -> str:
-        """Everything in it; gives the signal that did it."""
-        return await end_all(self, operator, kill)
-
-    def _begin_end(self, status: int) -> None:
-        if self._ending is None:
-            self._ending = self.spawn(self._finish(status))
-
-    async def _finish(self, status: int) -> None:
-        """The root process ended: take what was still printed, keep code and last screen, then let the keeper go."""
-        probe("host.exit.seen")
-        await (
-            self.pace.returned.wait()
-        )  # who was attached when the last host died gets the end of it
-        with anyway(f"the last output of {self.id}"):
-            self._eof = self.loop.create_future()
-            self.link.unmute()
-            self._bell()
-            await self._drained(self._eof)
-        while self.ends:  # who is left needs its keeper until they are gone, too
-            await asyncio.wait(self.ends)
-        code: int | None = None
-        reason = "exited"
-        if status != UNKNOWN_STATUS or self.link.welcome.root_pid == 0:
-            code = os.waitstatus_to_exitcode(status)
-            if code < 0:
-                reason, code = f"killed by {_signal_name(-code)}", 128 - code
-        await self._close(code, reason, status)
-
-    async def _drained(self, eof: asyncio.Future[None]) -> None:
-        """Until the terminal is empty. A silent process that keeps it open is not waited for. But while the ring is full of what
-        viewers still take, the keeper reads nothing, and its silence means nothing."""
-        deadline, head = self.loop.time() + EXIT_DRAIN_MAX_S, -1
-        while not eof.done() and self.loop.time() < deadline:
-            if self.ring.head == head and not self.pace.full:
-                return
-            head = self.ring.head
-            await asyncio.wait({eof}, timeout=EXIT_DRAIN_S)
-
-    async def _close(self, code: int | None, reason: str, status: int) -> None:
-        """Whatever of it cannot be done: it is over, and all who wait for that learn it."""
-        r, what = self.record, f"the end of {self.id}"
-        with anyway(what):
-            r.survivors = len(await asyncio.to_thread(observe.descendants, self.keeper_pid, False))
-        with anyway(what), contextlib.suppress(OSError, ValueError):
-            _, (r.screen, r.ansi) = await self.view.look(
-                lambda s: (s.text(), s.ansi().decode("utf-8", "replace"))
-            )
-        tell((*(viewer.pump for viewer in self.viewers), *self.streams))
-        r.ended, r.exit_code, r.reason = time.time(), code, reason
-        r.output_start, r.output_end = self.ring.start, self.ring.head
-        with anyway(what):
-            self.change(
-                "exited" if status >= 0 else "lost",
-                exit_code=code,
-                reason=reason,
-                survivors=r.survivors,
-            )
-        r.state = "ended"
-        with anyway(what):
-            self.lane.close()
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-    def _keeper_gone(self) -> None:
-        """The link broke: the keeper died, or it gave us up because we did not read its answers in time."""
-        if not self.ended.done() and self._ending is None:
-            self.on_link_lost()
+        """Ends everything in the session; returns the name of the signal that did it."""
+        return await self.end_of.request(operator, kill)
 
     def lost(self) -> None:
-        """The keeper died under us: the terminal and the programs on it are gone. Said, not hidden."""
-        if not self.ended.done() and self._ending is None:
-            self._ending = self.spawn(self._close(None, "lost: its keeper died", -1))
+        """The keeper died; the terminal and the programs are gone too."""
+        self.end_of.lost()
+
+    def _keeper_gone(self) -> None:
+        """The link broke: the keeper died, or gave us up because we did not read its answers."""
+        if not self.ended.done() and not self.end_of.begun:
+            self.on_link_lost()
 
     async def dispose(self) -> None:
         self.turn.close()
         self.pace.close()
         await self.view.close()
+        self.forged.close()
         self.commands.close()
         self.link.dispose()
 
@@ -629,10 +456,8 @@ class Session:
         self.record.name = name
         self.label["name"] = name
         self.link.send(wire.label(json.dumps(self.label).encode()))
+        self.leave_name()
 
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    def leave_name(self) -> None:
+        """Write the name where a command finds it while no host answers (halt_directly.py)."""
+        handover_file.write(f"{self.host_only_directory}/{handover_file.NAME}", (self.record.name,))

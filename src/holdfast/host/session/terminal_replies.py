@@ -1,43 +1,64 @@
-"""Answers to what a program asks its terminal: one, from the host, whoever watches. Keyed by the question's offset, so that a restarted host
-does not answer again."""
+"""Answers a program's queries to its terminal: once, by the host, however many clients watch.
+
+An answer is numbered by the query's offset in the output, so that a restarted host does not answer
+again. docs/reference/terminal.md lists the queries that are answered.
+"""
 
 from __future__ import annotations
 
 import termios
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from holdfast.host.session.lane import INPUT_WINDOW_BYTES
 from holdfast.model.errors import Refused, Unavailable
 from holdfast.model.probe import probe
 
 if TYPE_CHECKING:
-    from holdfast.host.session import Session
+    from holdfast.host.session.session import Session
 
 
-class Answers:
+class TerminalReplies:
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._waiting: list[tuple[int, bytes]] = []  # until it is known who reads
+        # Answers (query's offset, bytes) that wait for the keeper's word on the terminal's mode.
+        self._waiting: list[tuple[int, bytes]] = []
+        self._waiting_bytes = 0
 
     def give(self, offset: int, data: bytes) -> None:
+        if self._waiting_bytes + len(data) > INPUT_WINDOW_BYTES:
+            return  # the lane would refuse them: the program asks without reading the answers
         self._waiting.append((offset, data))
+        self._waiting_bytes += len(data)
         if len(self._waiting) == 1:
             self._session.spawn(self._give())
 
     async def _give(self) -> None:
-        """Not in line mode, where nobody could read it (an answer has no line end) and the terminal would echo it into the output:
-        what a binary file happens to ask is not answered. Nor at a prompt that came after the question: who asked is gone.
-        The keeper is asked once for all questions that have come together."""
+        """Sends the waiting answers, after a single question to the keeper.
+
+        No answer is sent in line mode. No program could read an answer there (it has no line end),
+        and the terminal would echo it: queries in a printed binary file get no answer. Nor is an
+        answer sent at a prompt that came after the query: the program that asked is gone.
+        """
         session, commands = self._session, self._session.commands
-        try:
-            line_mode = bool((await session.terminal()).lflag & termios.ICANON)
-        except Unavailable:
-            line_mode = True
-        answers, self._waiting = self._waiting, []
-        for offset, data in answers:
+        line_mode = await self._in_line_mode()
+        answers, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        for offset, same in groupby(answers, itemgetter(0)):
+            data = b"".join(data for _, data in same)  # one number is one act
             if line_mode or (commands.shell.at_prompt and offset < commands.prompted_at):
                 continue
             try:
                 session.reply(offset, data)
             except Refused:
-                return  # a program that asks without reading the answers
+                return  # the program asks without reading the answers
             probe("host.query.answered")
+
+    async def _in_line_mode(self) -> bool:
+        """Asks the keeper until it answers: on a busy machine, or stopped, it may take long."""
+        while not self._session.ended.done() and not self._session.link.closed:
+            try:
+                return bool((await self._session.terminal()).lflag & termios.ICANON)
+            except Unavailable:
+                continue
+        return True

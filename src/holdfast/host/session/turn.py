@@ -1,7 +1,8 @@
-"""The turn of one session in the world: its clock, who is told, who waits, and whose unfinished input is in the way.
+"""The turn of a session: clock, notices, waiting requests, and unfinished input.
 
-What decides is pure (core/turn.py, core/staged.py); here it gets the time, and its effects get to viewers and events. Moving the turn
-knowingly (hand, grant, seize) shows the newcomer what comes with it: text that somebody staged, what runs in the foreground (A6).
+The rules are pure (core/session/turn.py, core/session/unfinished_input.py). This module adds the time, and
+publishes the effects to viewers and events. Every new holder of the turn is shown the inherited
+state (A6). The look runs beside: no key waits for the look.
 """
 
 from __future__ import annotations
@@ -12,43 +13,81 @@ import os
 import termios
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.core.lineedit import left_nothing
-from holdfast.core.staged import Piece, Staged
-from holdfast.core.turn import Asked, Denied, Effect, Taken, Turn, Withdrawn
-from holdfast.host.inheriting import jobs
-from holdfast.host.shaping import changes
+from holdfast.core.screen.line_edit import left_nothing
+from holdfast.core.session import lifecycle
+from holdfast.core.session.inheritance import Facts, Inheritance
+from holdfast.core.session.turn import (
+    POLICIES,
+    Asked,
+    Denied,
+    Effect,
+    FirstCome,
+    Taken,
+    Turn,
+    TurnState,
+    Withdrawn,
+)
+from holdfast.core.session.unfinished_input import Piece, UnfinishedInput
+from holdfast.home.settings import Settings
+from holdfast.host.runtime import handover_file
+from holdfast.host.session.presence import Presence
+from holdfast.host.session.requests_for_turn import TurnRequests
+from holdfast.host.session.takeover import Shown, changes, jobs, opened
 from holdfast.model.errors import Busy, Refused, TimedOut, TurnHeld, Unavailable, Unfinished
 
 if TYPE_CHECKING:
-    from holdfast.host.session import Session
+    from holdfast.host.session.interfaces import TurnPlugin
+    from holdfast.host.session.session import Session
 
-BEGUN = "begun"  # in the session's directory
+BEGUN, SEIZED = "begun", "seized"  # files in the session's directory
+NAME_BYTES = 256
 RECALLED = b"(typed before the host was restarted)"
 HIDDEN = b"(hidden)"
 CONTENDED_MAX = 64
-HELD_INPUTS_MAX = 64  # of one viewer, while it is found out whether somebody's line is in the way
+HELD_INPUTS_MAX = 64  # of one viewer, while the host asks whether a line is unfinished
 
 
 _WORDS = {"line": "a line", "paste": "a paste", "sequence": "a key", "character": "a character"}
+
+
+class _Look(NamedTuple):
+    """A look at the state that an operator inherits."""
+
+    operator: str
+    found: asyncio.Task[Facts]
+    news: asyncio.Task[Facts | None]
 
 
 class SessionTurn:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.rules = Turn()
-        self.staged = Staged()
-        self.device = b""  # the key with which its holder wrote or took it last; empty if it was given to them
-        self.writer: str | None = (
-            None  # who wrote last, of whom something may still be on its way; unknown after a restart
-        )
-        self._kept = self._recall()  # whose line is begun, as it is written down
+        self.unfinished = UnfinishedInput()
+        # The key with which the holder last wrote or took the turn; empty if it was handed over.
+        self.device = b""
+        # The operator of the last input, which may still be under way. Unknown after a restart.
+        self.writer: str | None = None
+        self._inheritance = Inheritance()
+        self._look: _Look | None = None  # of the last new holder
+        self._saved = self._recall()  # the author of the unfinished line, as saved
         self._timer: asyncio.TimerHandle | None = None
+        self._presence = Presence()
+        self._seized = self._recall_seized()  # the holder of a seized turn, as saved
         self._asking: dict[str, list[asyncio.Future[Effect]]] = {}
-        self._contended: set[tuple[str, str]] = (
-            set()
-        )  # who was told to have been refused, in whose favour, since the turn last moved
+        # (refused operator, holder) of events published since the turn last moved.
+        self._contended: set[tuple[str, str]] = set()
+        self._requests = TurnRequests(session, self.rules)
+
+    def begin(self, settings: Settings, presence: Presence, plugin: TurnPlugin | None) -> None:
+        self.rules.idle_s, self.rules.gone_s = settings.turn_idle_s, settings.turn_gone_s
+        self.rules.policy = POLICIES.get(settings.turn_policy, FirstCome())
+        self._requests.plugin = plugin
+        self._presence = presence
+        if self._seized:
+            presence.watch(self, self._seized)
+            self.presence(presence.connected(self._seized))
 
     # ------------------------------------------------------------ facts
 
@@ -56,7 +95,7 @@ class SessionTurn:
     def holder(self) -> str | None:
         return self.rules.holder(time.monotonic())
 
-    def facts(self) -> dict[str, Any] | None:
+    def facts(self) -> Shown | None:
         """As `ls` and `who` show it."""
         now = time.monotonic()
         holder = self.rules.holder(now)
@@ -68,50 +107,54 @@ class SessionTurn:
             "since": time.time() - (now - state.since),
             "idle_s": round(now - state.last_write, 3),
             "waiting": list(self.rules.waiting()),
+            **({"seized": True} if state.seized else {}),
         }
 
-    async def inherits(self) -> dict[str, Any]:
-        """What whoever takes over finds: text that others have begun, byte by byte with its author, and what still runs. Nothing of what the terminal hides."""
-        pieces = self.staged.pieces if self._has_lines() else []
+    async def inherits(self) -> Facts:
+        """The inherited state: unfinished text, running jobs, shell changes, all with authors.
+
+        Open credentials and files of interest are part of the inherited state.
+
+        Text that the terminal does not show (a password) is left out.
+        """
+        pieces = self.unfinished.pieces if self._has_lines() else []
         if pieces:
             try:
                 state = await self._session.terminal()
             except Unavailable:
                 return await self._found([])
-            commands = self._session.commands
-            editing = (
-                commands.kind in ("bash", "zsh")
-                and commands.shell.at_prompt
-                and state.foreground == self._session.record.root_pid
-            )
+            editing = self._session.edits_line(state)
             if not (state.lflag & termios.ECHO or editing):
                 pieces = [Piece(piece.operator, HIDDEN) for piece in pieces]
         return await self._found(pieces)
 
-    async def _found(self, pieces: list[Piece]) -> dict[str, Any]:
+    async def _found(self, pieces: list[Piece]) -> Facts:
+        running, (credentials, files) = await asyncio.gather(
+            jobs(self._session), opened(self._session)
+        )
         return {
             "staged": [
                 {"operator": p.operator, "text": p.data.decode("utf-8", "backslashreplace")}
                 for p in pieces
             ],
-            "jobs": await jobs(self._session),
+            "jobs": running,
             "changed": changes(self._session),
+            "credentials": credentials,
+            "files": files,
         }
 
     def begun(self) -> bytes:
-        """What stands on the line before what is typed next, by whomever."""
-        return b"".join(piece.data for piece in self.staged.pieces) if self._has_lines() else b""
+        """The text that stands on the line before the input typed next."""
+        return self.unfinished.text if self._has_lines() else b""
 
     def begun_by(self) -> tuple[str, ...]:
-        """Who has typed what stands on the line."""
-        return (
-            tuple(dict.fromkeys(piece.operator for piece in self.staged.pieces))
-            if self._has_lines()
-            else ()
-        )
+        """The authors of the text that stands on the line."""
+        if self._has_lines():
+            return tuple(dict.fromkeys(piece.operator for piece in self.unfinished.pieces))
+        return ()
 
     def _has_lines(self) -> bool:
-        """Whether what was typed stands on a line that somebody could still finish."""
+        """Whether typed text stands on a line that an operator could still finish."""
         commands = self._session.commands
         return not self.took_back and (
             commands.kind is None or commands.shell.line_dirty or commands.shell.typeahead
@@ -119,16 +162,44 @@ class SessionTurn:
 
     @property
     def took_back(self) -> bool:
-        """Whether all that was typed on the line is gone from it again, or never was text."""
-        return self.staged.open and left_nothing(
-            b"".join(piece.data for piece in self.staged.pieces),
-            self._session.commands.kind is not None,
+        """Whether all text typed on the line was deleted again, or never was text."""
+        commands, text = self._session.commands, self.unfinished.text
+        # The terminal in line mode edits text that was typed before the prompt, or the shell does.
+        cooked = commands.kind is None or commands.shell.typeahead
+        edited = commands.kind is not None
+        return (
+            self.unfinished.open
+            and (not cooked or left_nothing(text, editor=False))
+            and (not edited or left_nothing(text, editor=True))
         )
 
     # ------------------------------------------------------------ writing
 
+    def check(self, operator: str, take: bool = True) -> None:
+        """Takes the turn for an act, or refuses it and names the holder (A1, A2).
+
+        Without `take` it only checks whether the operator could have the turn.
+        """
+        session = self._session
+        if not lifecycle.running(session.state):
+            raise Refused(f"session {session.name} has ended", "`holdfast ls --all` shows how")
+        session.refuse_if_halted()
+        session.stopped.refuse(operator)
+        if take:
+            self.write(operator)
+        else:
+            self.could_write(operator)
+
+    async def settle_and_check(self, operator: str, take: bool = True) -> None:
+        """As `check`; if an unfinished line seems to be in the way, first asks the terminal."""
+        try:
+            self.check(operator, take)
+        except Unfinished:
+            await self.look()
+            self.check(operator, take)
+
     def write(self, operator: str) -> None:
-        """The turn, or a refusal that says who has it (A1, A2)."""
+        """Takes the turn, or raises TurnHeld with the holder's name."""
         now = time.monotonic()
         if self.rules.state.holder != operator:
             self._refuse_if_unfinished(operator, now)
@@ -138,45 +209,46 @@ class SessionTurn:
         self._refused(effects)
 
     def could_write(self, operator: str) -> None:
-        """Whether it would get the turn now. Nothing changes: what takes time in between must not hold the turn for an act that may never be."""
+        """Raises TurnHeld if the operator could not get the turn now, and changes nothing.
+
+        An act that waits for a decision must not hold the turn: it may never happen.
+        """
         now = time.monotonic()
         holder = self.rules.holder(now)
         if holder is None:
             self._refuse_if_unfinished(operator, now)
         elif holder != operator:
-            raise TurnHeld(
-                f"{holder} holds the turn (last wrote {now - self.rules.state.last_write:.1f} s ago)",
-                holder=holder,
-            )
+            state = self.rules.state
+            raise _held(Denied(holder, state.since, now - state.last_write, state.seized))
 
     async def look(self) -> None:
-        """A terminal without lines (vim, a pager) has none that could be unfinished: only line mode and a shell at its prompt do."""
+        """Forgets an unfinished line if the terminal has no lines now.
+
+        Only line mode and a shell at its prompt have lines; vim or a pager has none.
+        """
         state = await self._session.terminal()
-        commands = self._session.commands
-        at_prompt = (
-            commands.kind is not None
-            and commands.shell.at_prompt
-            and state.foreground == self._session.record.root_pid
-        )
-        if not (state.lflag & termios.ICANON or at_prompt):
-            self.staged.settle()
+        if not (state.lflag & termios.ICANON or self._session.at_prompt(state)):
+            self.unfinished.settle()
 
     def typed(self, operator: str, data: bytes, now: float, key: bytes) -> None:
-        """What it wrote, with the turn, is on its way; with which of its keys."""
+        """Input of the holder is about to be sent, authenticated by `key`."""
         self.rules.state.last_write = now
         self.device = key
         self.writer = operator
-        self.staged.typed(operator, data, now)
-        if (begun := operator if self.staged.open else "") != self._kept:
-            self._keep(begun)
+        self.unfinished.typed(operator, data, now)
+        if (begun := operator if self.unfinished.open else "") != self._saved:
+            self._save(begun)
 
-    def _keep(self, begun: str) -> None:
-        """Whose line it is, for the next host: once or twice per line. A file, because it must outlive a process, not the machine; one that
-        cannot be written costs the caution, not the session."""
-        self._kept = begun
+    def _save(self, begun: str) -> None:
+        """Saves the author of the unfinished line for the next host, once or twice per line.
+
+        A file outlives the process, which is enough. If it cannot be written, only this caution is
+        lost, not the session.
+        """
+        self._saved = begun
         with contextlib.suppress(OSError):
             fd = os.open(
-                f"{self._session.memory}/{BEGUN}",
+                f"{self._session.host_only_directory}/{BEGUN}",
                 os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC,
                 0o600,
             )
@@ -187,22 +259,24 @@ class SessionTurn:
 
     def _recall(self) -> str:
         try:
-            with open(f"{self._session.memory}/{BEGUN}", encoding="utf-8") as f:
+            with open(f"{self._session.host_only_directory}/{BEGUN}", encoding="utf-8") as f:
                 begun = f.read(256)
         except (OSError, ValueError):
             return ""
         if begun:
-            self.staged.by, self.staged.pieces = begun, [Piece(begun, RECALLED)]
+            self.unfinished.by, self.unfinished.pieces = begun, [Piece(begun, RECALLED)]
         return begun
 
     def _refuse_if_unfinished(self, operator: str, now: float) -> None:
         if self.rules.holder(now) is not None:
-            return  # held: the refusal will say by whom
-        found = self.staged.in_the_way(operator, now, self._has_lines())
+            return  # held: the refusal will name the holder
+        found = self.unfinished.in_the_way(operator, now, self._has_lines())
         if found is not None:
+            by = " and ".join(self.begun_by()) if found.kind == "line" else found.operator
             raise Unfinished(
-                f"{found.operator} has begun {_WORDS[found.kind]} and not finished it",
-                "wait until it is entered or given up, or take over with what is there: `holdfast seize SESSION`",
+                f"{by} has begun {_WORDS[found.kind]} and not finished it",
+                "wait until it is entered or given up, or take over with what is there: "
+                "`holdfast seize SESSION`",
                 by=found.operator,
             )
 
@@ -216,9 +290,10 @@ class SessionTurn:
 
     # ------------------------------------------------------------ moving
 
-    async def request(self, operator: str, kind: str, wait_s: float) -> dict[str, Any]:
-        """Asks for it, and waits up to `wait_s` for the answer; 0: only says that it asked."""
-        effects = self.rules.request(operator, time.monotonic(), kind)
+    async def request(self, operator: str, kind: str, wait_s: float) -> Shown:
+        """Asks for the turn and waits up to `wait_s` for the answer; 0: returns at once."""
+        self._publish(self.rules.expire(time.monotonic()))
+        effects = await self._requests.place(operator, kind)
         answer: asyncio.Future[Effect] = self._session.loop.create_future()
         self._asking.setdefault(operator, []).append(answer)
         try:
@@ -234,8 +309,8 @@ class SessionTurn:
                     )
             if answer.done() and isinstance(outcome := answer.result(), Withdrawn):
                 raise TurnHeld(f"the request was {outcome.why}", holder=self.holder or "")
-            now = self.facts()  # as it is in this very moment: what is found there takes another, in which somebody may seize it
-            return {"asked": False, "turn": now, "inherits": await self.inherits()}
+            now = self.facts()  # read first: the turn may be seized during the look
+            return {"asked": False, "turn": now, "inherits": await self.inherited(operator)}
         finally:
             self._asking[operator].remove(answer)
             if not self._asking[operator]:
@@ -269,7 +344,10 @@ class SessionTurn:
         self._publish(self.rules.release(operator, time.monotonic()))
 
     def lose(self, counts: Callable[[bytes], bool], known: Callable[[str], bool]) -> None:
-        """Keys were revoked: what one of them took is free again, and whoever has none left waits for nothing."""
+        """Keys were revoked: frees a turn taken with a revoked key, and drops requests.
+
+        Requests are dropped if their operator has no key left.
+        """
         now, holder = time.monotonic(), self.rules.state.holder
         if holder is not None and ((self.device and not counts(self.device)) or not known(holder)):
             self._publish(self.rules.lose(holder, now))
@@ -277,18 +355,53 @@ class SessionTurn:
             if not known(waiting):
                 self._publish(self.rules.leave(waiting, now))
 
+    def stopped(self, operator: str) -> None:
+        """The operator was stopped: it neither holds the turn nor waits for it."""
+        now = time.monotonic()
+        self._publish(self.rules.lose(operator, now))
+        self._publish(self.rules.leave(operator, now))
+
     def leave(self, operator: str) -> None:
         self._publish(self.rules.leave(operator, time.monotonic()))
 
+    def presence(self, connected: bool) -> None:
+        """The holder of a seized turn came, or its last client left."""
+        self._publish(self.rules.presence(connected, time.monotonic()))
+
+    def _note_seized(self) -> None:
+        """Watches the holder of a seized turn, and saves its name for the next host."""
+        state = self.rules.state
+        seized = state.holder if state.holder is not None and state.seized else ""
+        if seized != self._seized:
+            self._seized = seized
+            self._presence.watch(self, seized or None)
+            handover_file.write(f"{self._session.host_only_directory}/{SEIZED}", (seized,))
+            if seized:
+                self.rules.presence(self._presence.connected(seized), time.monotonic())
+
+    def _recall_seized(self) -> str:
+        try:
+            path = f"{self._session.host_only_directory}/{SEIZED}"
+            holder = handover_file.read(path, NAME_BYTES).decode()
+        except (OSError, ValueError):
+            return ""
+        if holder:
+            now = time.monotonic()
+            self.rules.state = TurnState(holder, now, now, seized=True, away=now)
+        return holder
+
     def take(self, operator: str, key: bytes) -> str | None:
-        """Takes it, now, whoever has it; gives who had it. That the operator may has been checked."""
+        """Takes the turn from any holder; returns the old one. The caller has checked the right."""
         previous = self.holder
         self._publish(self.rules.take(operator, time.monotonic()))
         self.device = key
         return previous if previous != operator else None
 
     def contended(self, operator: str, error: BaseException) -> None:
-        """An input of theirs was not taken. If that is because of somebody else, it is told: once until the turn moves, because keys come as fast as one likes."""
+        """Publishes that an operator's input was refused because of a second operator.
+
+        At most once until the turn moves, because keys may come at any rate.
+        """
         if isinstance(error, TurnHeld):
             other, why = error.facts.get("holder"), "held"
         elif isinstance(error, Unfinished | Busy):
@@ -296,7 +409,7 @@ class SessionTurn:
         else:
             return
         if (
-            other
+            isinstance(other, str)
             and other != operator
             and (operator, other) not in self._contended
             and len(self._contended) < CONTENDED_MAX
@@ -304,75 +417,89 @@ class SessionTurn:
             self._contended.add((operator, other))
             self._session.event("turn.refused", operator=operator, holder=other, why=why)
 
+    # ------------------------------------------------------------ inherited state
+
+    def greet(self, operator: str) -> None:
+        """Shows the inherited state to an operator that came back: a client attached."""
+        if self._inheritance.owed == operator:
+            self._show_inherited(operator)
+
+    def unaware(self, operator: str) -> bool:
+        """Whether an act of this operator, which begins now, should bring a `note`."""
+        self.greet(operator)
+        return self._inheritance.known != operator
+
+    async def note(self, operator: str) -> Facts | None:
+        """The inherited state for the reply of an act that may have taken the turn."""
+        look = self._look
+        if look is None or look.operator != operator:
+            return None
+        await asyncio.wait({look.news})
+        if look.news.cancelled() or look.news.exception() is not None:
+            return None  # the act is done: its reply must not fail
+        self._inheritance.shown(operator, look.news.result())
+        return look.news.result()
+
+    async def inherited(self, operator: str) -> Facts:
+        """The whole inherited state, for an operator that asked for the turn or seized it."""
+        look = self._look
+        begun = look is not None and look.operator == operator and not look.found.done()
+        found = await (asyncio.shield(look.found) if look and begun else self.inherits())
+        self._inheritance.shown(operator, None)
+        return found
+
+    def _show_inherited(self, operator: str) -> None:
+        found = self._session.spawn(self.inherits())
+        self._look = _Look(operator, found, self._session.spawn(self._tell(operator, found)))
+
+    async def _tell(self, operator: str, found: asyncio.Task[Facts]) -> Facts | None:
+        news = self._inheritance.news(operator, await found)
+        viewers = [one for one in self._session.viewers if one.conn.operator == operator]
+        if news is not None:
+            for viewer in viewers:
+                viewer.conn.event("inherits", session=self._session.id, **news)
+        if viewers:
+            self._inheritance.shown(operator, news)
+        return news
+
     # ------------------------------------------------------------ effects
 
     def _refused(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Denied):
-                raise TurnHeld(
-                    f"{effect.holder} holds the turn (last wrote {effect.idle_for:.1f} s ago)",
-                    holder=effect.holder,
-                )
+                raise _held(effect)
 
     def _publish(self, effects: list[Effect]) -> None:
-        session = self._session
+        session, waiting = self._session, list(self.rules.waiting())
         if effects:
-            session.keyboard.again()
+            session.keyboard.recheck()
         for effect in effects:
             if isinstance(effect, Taken):
                 self.device = b""
                 self._contended.clear()
                 if effect.how in ("hand", "grant", "seize"):
-                    self.staged.inherit(effect.holder)
-                session.tell_viewers(
-                    "turn",
-                    holder=effect.holder,
-                    previous=effect.previous,
-                    how=effect.how,
-                    waiting=list(self.rules.waiting()),
-                )
-                if effect.how != "write":
-                    session.spawn(self._show_inherited(effect.holder))
-                session.event(
-                    "turn.taken", holder=effect.holder, previous=effect.previous, how=effect.how
-                )
+                    self.unfinished.inherit(effect.holder)
+                moved = {"holder": effect.holder, "previous": effect.previous, "how": effect.how}
+                session.viewers.tell("turn", **moved, waiting=waiting)
+                if self._inheritance.taken(effect.holder):
+                    self._show_inherited(effect.holder)
+                session.event("turn.taken", **moved)
                 self._answer(effect.holder, effect)
             elif isinstance(effect, Asked):
-                session.tell_viewers(
-                    "turn_asked",
-                    operator=effect.operator,
-                    holder=effect.holder,
-                    waiting=list(self.rules.waiting()),
-                )
-                session.event("turn.asked", operator=effect.operator, holder=effect.holder)
+                asked = {"operator": effect.operator, "holder": effect.holder}
+                session.viewers.tell("turn_asked", **asked, waiting=waiting)
+                session.event("turn.asked", **asked)
             elif isinstance(effect, Withdrawn):
-                session.tell_viewers(
-                    "turn_withdrawn",
-                    operator=effect.operator,
-                    why=effect.why,
-                    waiting=list(self.rules.waiting()),
-                )
-                session.event("turn.withdrawn", operator=effect.operator, why=effect.why)
+                withdrawn = {"operator": effect.operator, "why": effect.why}
+                session.viewers.tell("turn_withdrawn", **withdrawn, waiting=waiting)
+                session.event("turn.withdrawn", **withdrawn)
                 self._answer(effect.operator, effect)
             elif not isinstance(effect, Denied):
-                session.tell_viewers(
-                    "turn",
-                    holder=self.holder,
-                    previous=effect.previous,
-                    how="free",
-                    waiting=list(self.rules.waiting()),
-                )
+                moved = {"holder": self.holder, "previous": effect.previous, "how": "free"}
+                session.viewers.tell("turn", **moved, waiting=waiting)
                 session.event("turn.freed", previous=effect.previous)
+        self._note_seized()
         self._watch()
-
-    async def _show_inherited(self, holder: str) -> None:
-        found = await self.inherits()
-        for viewer in self._session.viewers:
-            if viewer.conn.operator == holder and (
-                found["staged"]
-                or any(one["actor"] != holder for one in (*found["jobs"], *found["changed"]))
-            ):
-                viewer.conn.event("inherits", session=self._session.id, **found)
 
     def _answer(self, operator: str, effect: Effect) -> None:
         for future in self._asking.get(operator, ()):
@@ -380,8 +507,11 @@ class SessionTurn:
                 future.set_result(effect)
 
     def _watch(self) -> None:
-        """One timer while the turn is held: viewers are told when it lapses."""
+        """Keeps a timer while the turn is held, to tell viewers when the turn lapses."""
         deadline = self.rules.deadline()
+        if self._timer is not None and deadline is not None and self._timer.when() > deadline:
+            self._timer.cancel()
+            self._timer = None
         if self._timer is None and deadline is not None:
             self._timer = self._session.loop.call_later(
                 max(0.0, deadline - time.monotonic()), self._due
@@ -392,5 +522,15 @@ class SessionTurn:
         self._publish(self.rules.expire(time.monotonic()))
 
     def close(self) -> None:
+        self._presence.watch(self, None)
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _held(denied: Denied) -> TurnHeld:
+    if denied.seized:
+        return TurnHeld(f"held by {denied.holder} until released", holder=denied.holder)
+    return TurnHeld(
+        f"{denied.holder} holds the turn (last wrote {denied.idle_for:.1f} s ago)",
+        holder=denied.holder,
+    )

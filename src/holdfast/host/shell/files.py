@@ -1,9 +1,8 @@
-"""What the host leaves for a shell in the session's own directory: written whole or not at all, for one
-user.
+"""Files that the host writes for the shell of a session: private, and never partial.
 
-The directory holds the nonce that authenticates a shell's marks and the text of what is run, so it must
-be closed to everyone else before anything is put there. Quoting is here too: every value that reaches a
-shell does so as one single-quoted word, which has the same meaning in bash, zsh and every POSIX shell.
+Their directories hold the text of runs, and for a moment the key of the shell's marks. So each must
+be closed to other users before any file is put there. Quoting is here too: every value reaches a
+shell as one single-quoted word, which has the same meaning in bash, zsh and every POSIX shell.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def write_private(path: Path, content: bytes) -> None:
         fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
     )
     with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, 0o600)  # whatever the umask is
+        os.fchmod(descriptor, 0o600)  # independent of the umask
         file.write(content)
     os.replace(fresh, path)
 

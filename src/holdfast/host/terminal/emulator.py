@@ -1,19 +1,20 @@
-"""The terminal emulator behind a small interface: bytes in, replies and inspectable state out.
+"""The terminal emulator behind a small interface: takes bytes, gives replies and readable state.
 
-`screen.py` and `paint.py` know only the class `Emulator` (its rows and cells are in `grid.py`), so another emulator can
-take libghostty-vt's place by offering the same methods. It must not know of sessions, viewers, blobs or offsets.
+`screen.py` and `paint.py` know only the class `Emulator` (rows and cells are in `grid.py`). So
+another emulator with the same methods can replace libghostty-vt. The emulator must not know of
+sessions, viewers, blobs or offsets.
 
-Traps of the library that end here:
-- The line limit alone is ignored (about 1,000 rows are kept, whatever was asked), so a byte limit is set beside it.
-  History is pruned by pages of some hundred rows: "lines" is approximate.
-- Its parser draws DEL, which every other terminal ignores, so DEL is left out.
-- It refuses to write a snapshot of a screen with half a wide character at its right edge, which is what a resize leaves
-  of CJK text in the alternate screen. See `resize` and `_encode_part`.
-- It has no way to look at the screen not in use, at the saved cursor or at kitty's stack. For those there is `copy`:
-  whoever wants to know sends the copy what a program would send, and looks.
-- Kitty graphics are switched off: images are not in a snapshot, so they would be gone after a restart.
+Traps of the library that are handled here:
+- The library ignores a line limit alone (it keeps about 1,000 rows in any case), so a byte limit is
+  set too. It prunes history by pages of some hundred rows: "lines" is approximate.
+- The parser draws DEL, which all other terminals ignore, so DEL is left out.
+- The library refuses to write a snapshot of a screen with half a wide character at the right edge.
+  A resize leaves such halves of CJK text in the alternate screen. See `resize` and `_encode_part`.
+- The library cannot read the inactive screen, the saved cursor or kitty's stack. For those there is
+  `copy`: the caller sends the copy the bytes that a program would send, and reads the result.
+- Kitty graphics are switched off: images are not in a snapshot, and would be gone after a restart.
 
-One thread at a time per Emulator. Native calls release the GIL.
+One thread at a time may use an Emulator. Native calls release the GIL.
 """
 
 from __future__ import annotations
@@ -21,16 +22,15 @@ from __future__ import annotations
 import re
 import weakref
 from dataclasses import dataclass
-from typing import Any
 
-from holdfast.host.grid import Grid
-from holdfast.host.native import Native, native
+from holdfast.host.terminal.ghostty import C, Native, native
+from holdfast.host.terminal.grid import Grid
 
 HISTORY_MAX_BYTES = 64 << 20  # per session, uncompressed; 10,000 lines of 80 columns take 6.5 MB
-CONTINUATION_MAX = 16 << 10  # longest unfinished sequence kept; beyond it, its content is given up
+CONTINUATION_MAX = 16 << 10  # longest unfinished sequence kept; beyond that the content is dropped
 APC_MAX = 4096  # no APC protocol is in use
-COPY_BUDGET = 512 << 10  # of a snapshot: holds the visible screens, whatever the history
-COPY_BUDGET_CELL = 16  # and more for each cell of the history wanted
+COPY_BUDGET = 512 << 10  # bytes of a snapshot that hold the visible screens
+COPY_BUDGET_CELL = 16  # additional bytes for each wanted cell of the history
 
 Buffer = bytes | bytearray | memoryview
 Colour = tuple[int, int, int]
@@ -64,7 +64,7 @@ class Emulator(Grid):
         self._set("SCROLLBACK_MAX_LINES", "size_t", scrollback_lines)
         self._set("DEFAULT_CURSOR_BLINK", "bool", False)
 
-    def _adopt(self, library: Native, terminal: Any) -> None:
+    def _adopt(self, library: Native, terminal: C) -> None:
         self._bind(library, terminal)
         self._free = weakref.finalize(self, library.lib.ghostty_terminal_free, terminal)
         self._link_handle = self._ffi.new_handle(self._link)
@@ -85,7 +85,7 @@ class Emulator(Grid):
             self._lib.ghostty_terminal_set(self._t, self._native.opt[option], pointer), option
         )
 
-    # -- input ---------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------ input
 
     def writer(self, data: Buffer) -> _Writer:
         """A context in which slices of `data` are written without copying it."""
@@ -103,11 +103,11 @@ class Emulator(Grid):
 
     @property
     def ground(self) -> bool:
-        """Outside any escape sequence and any UTF-8 character."""
+        """Whether the parser is outside any escape sequence and any UTF-8 character."""
         return bool(self._read("VT_GROUND", self._flag))
 
     def continuation(self) -> bytes | None:
-        """The bytes that bring a parser at ground to where this one is; None when they were too many to keep."""
+        """The bytes that bring a parser at ground to this parser's state; None if too many."""
         buffer, length = self._ffi.new("uint8_t[]", CONTINUATION_MAX), self._ffi.new("size_t*")
         if self._lib.ghostty_terminal_continuation_buf(self._t, buffer, CONTINUATION_MAX, length):
             return None
@@ -115,9 +115,7 @@ class Emulator(Grid):
 
     def resize(self, cols: int, rows: int) -> None:
         wrap = self.mode(7)
-        self._set_mode(
-            7, True
-        )  # lines are always reflowed, for the library cuts characters otherwise
+        self._set_mode(7, True)  # always reflow lines: else the library cuts characters
         self._check(
             self._lib.ghostty_terminal_resize(self._t, cols, rows, 0, 0), f"size {cols}x{rows}"
         )
@@ -126,7 +124,7 @@ class Emulator(Grid):
         self._blank_halves()
 
     def _set_mode(self, mode: int, value: bool) -> None:
-        """Set a DEC mode's flag without what the escape sequence does beside that."""
+        """Sets a DEC mode's flag without the other effects of the escape sequence."""
         config = self._ffi.new("GhosttyTerminalModeConfig*", {"mode": mode, "value": value})
         self._check(
             self._lib.ghostty_terminal_set(self._t, self._native.opt["MODE"], config),
@@ -134,7 +132,7 @@ class Emulator(Grid):
         )
 
     def _blank_halves(self) -> None:
-        """Erase characters of which a resize left one half, at the right edge of the alternate screen."""
+        """Erases half characters that a resize left at the right edge of the alternate screen."""
         cols, first, cursor = self._link.cols, self.history_rows, self.cursor
         rows = range(self._link.rows) if self.alternate else ()
         if halves := [y for y in rows if self.is_wide_head(cols - 1, first + y)]:
@@ -145,15 +143,10 @@ class Emulator(Grid):
             self._set_mode(6, origin)
 
     def set_default_shape(self, shape: int) -> None:
-        """Set the shape of a cursor that the program left at the default."""
+        """Sets the shape of a cursor that the program left at the default."""
         self._set("DEFAULT_CURSOR_STYLE", "int", shape)
 
-    def compact(self) -> None:
-        """Compress the history in memory. It is unpacked again when it is read."""
-        mode = self._native.compression["FULL"]
-        self._check(self._lib.ghostty_terminal_compress(self._t, mode, self._number), "compress")
-
-    # -- state ---------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------ state
 
     @property
     def size(self) -> tuple[int, int]:
@@ -162,9 +155,9 @@ class Emulator(Grid):
     @property
     def cursor(self) -> Cursor:
         x, y = self._read("CURSOR_X", self._short), self._read("CURSOR_Y", self._short)
-        at_edge = x == self._link.cols - 1 or self.mode(
-            69
-        )  # tabbing back keeps the flag, and a snapshot drops it
+        # After a tab backwards the flag is still set, but a restored snapshot would not have it: the
+        # flag counts only at the edge.
+        at_edge = x == self._link.cols - 1 or self.mode(69)
         return Cursor(x, y, at_edge and bool(self._read("CURSOR_PENDING_WRAP", self._flag)))
 
     @property
@@ -205,16 +198,18 @@ class Emulator(Grid):
                 found.append((number, (out.r, out.g, out.b)))
         return found
 
-    # -- snapshots -----------------------------------------------------------------------------------------
+    # ------------------------------------------------------------ snapshots
 
     def encode(self) -> bytes:
-        """Everything, in the library's own format; nothing if the library refuses to write it."""
+        """The whole state in the library's format; b"" if the library refuses to write it."""
         return self._encode_part(0)[0]
 
     def copy(self, history: int = 0) -> Emulator:
-        """A copy to try things on, at ground, with both screens, all state and `history` lines or more of history.
+        """A copy to experiment with: at ground, with both screens, all state, and history.
 
-        A snapshot has the newest rows first, so its beginning is enough. Where there is none, the copy is a blank."""
+        It has at least `history` lines. A snapshot has the newest rows first, so its beginning is
+        enough. If the library refuses a snapshot, the copy is blank.
+        """
         budget = COPY_BUDGET + history * self._link.cols * COPY_BUDGET_CELL
         while True:
             part, whole = self._encode_part(budget)
@@ -230,10 +225,12 @@ class Emulator(Grid):
             return copy
 
     def _encode_part(self, budget: int) -> tuple[bytes, bool]:
-        """A snapshot, or its first bytes up to the budget if there is one, and whether they are all.
+        """A snapshot or, with a budget, its first bytes; and whether these are all.
 
-        The library refuses when a resize cut a character in two in the alternate screen. The one in use was looked
-        after in `resize`; what an ended program left in the other one is given up."""
+        The library refuses when a resize cut a character in two in the alternate screen. `resize`
+        repairs the screen in use; the text that an ended program left in the alternate screen is
+        given up.
+        """
         parts, refused = self._try_encode(budget)
         if refused and not self.alternate:
             self.write(b"\x1b[?47h\x1b[2J\x1b[?47l")
@@ -245,7 +242,7 @@ class Emulator(Grid):
     def _try_encode(self, budget: int) -> tuple[bytes, bool]:
         parts = bytearray()
 
-        def collect(_userdata: Any, data: Any, length: int) -> bool:
+        def collect(_userdata: C, data: C, length: int) -> bool:
             parts.extend(self._ffi.buffer(data, length))
             return not budget or len(parts) < budget
 
@@ -256,15 +253,15 @@ class Emulator(Grid):
 
     @classmethod
     def decode(cls, snapshot: bytes, cut: bool = False, history: bool = True) -> Emulator | None:
-        """What `encode` gave, or None if it is not readable. With `cut`, the end may be missing: as much history as
-        there is."""
+        """The emulator that `encode` wrote; None if unreadable.
+
+        With `cut`, the end may be missing: the emulator then has the history that is there.
+        """
         library = native()
         ffi, lib, check = library.ffi, library.lib, library.check
         decoder, terminal = ffi.new("GhosttySnapshotDecoder*"), ffi.new("GhosttyTerminal*")
-        limit, keep = (
-            library.decoder["MAX_CONTINUATION_BYTES"],
-            library.decoder["RETAIN_CONTINUATION"],
-        )
+        limit = library.decoder["MAX_CONTINUATION_BYTES"]
+        keep = library.decoder["RETAIN_CONTINUATION"]
         with ffi.from_buffer("uint8_t[]", snapshot) as buffer:
             check(
                 lib.ghostty_snapshot_decoder_new_buf(ffi.NULL, decoder, buffer, len(snapshot)),
@@ -320,7 +317,7 @@ class _Writer:
             self._lib.ghostty_terminal_vt_write(self._terminal, self._buffer + start, end - start)
 
     def write_until_ground(self, start: int, end: int) -> int:
-        """Write from start only as far as needed to finish the sequence in progress; how far that was."""
+        """Writes from `start` to the end of the sequence in progress; returns where that is."""
         if end <= start:
             return start
         consumed = self._ffi.new("size_t*")

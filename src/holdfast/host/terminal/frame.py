@@ -1,14 +1,14 @@
-"""A screen as cells, for drawing it to viewers of another size (core/letterbox.py)."""
+"""A screen as cells, for drawing it to viewers of another size (core/screen/letterbox.py)."""
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
 
-from holdfast.core.letterbox import Cell, Frame, Line
-from holdfast.host.screen import Screen
+from holdfast.core.screen.letterbox import Cell, Frame, Line
+from holdfast.host.terminal.screen import Screen
 
-ROWS_CACHED = 2048  # rows seem new far less often than frames are made
+ROWS_CACHED = 2048  # most rows of a frame were in an earlier frame
 _TOKEN = re.compile(
     r"\x1b\[([0-9;:]*)m|\x1b\][^\x1b\x07]*(?:\x1b\\|\x07)|\x1b.?|([^\x1b]+)", re.DOTALL
 )
@@ -18,15 +18,8 @@ _cache: OrderedDict[bytes, Line] = OrderedDict()
 def frame_of(screen: Screen) -> Frame:
     cols, rows = screen.size
     x, y, visible = screen.cursor
-    return Frame(
-        cols,
-        rows,
-        x,
-        y,
-        visible,
-        tuple(_line(screen, screen.row_vt(n)) for n in range(rows)),
-        screen.title,
-    )
+    lines = tuple(_line(screen, screen.row_vt(n)) for n in range(rows))
+    return Frame(cols, rows, x, y, visible, lines, screen.title)
 
 
 def _line(screen: Screen, row: bytes) -> Line:

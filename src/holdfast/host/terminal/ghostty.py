@@ -1,13 +1,15 @@
-"""libghostty-vt as it is: the library, the declarations in use, its constants, the callbacks it gets.
+"""Loads libghostty-vt: the library, the declarations in use, the constants and the callbacks.
 
-Why not `import pyghostty`: its import parses the whole C header (230 ms here, much of a host's restart), of which a
-fifth is in use. So only its shared library is loaded, with the declarations below. The library describes its own types
-(`ghostty_type_json`): constants come from there, and the layout of every struct is compared when it is loaded, so a
-library that does not fit is an `EmulatorUnusable` and not a corrupted memory.
+Why not `import pyghostty`: that import parses the whole C header (230 ms here, much of a host's
+restart), of which a fifth is in use. So only the shared library is loaded, with the declarations
+below. The library describes its types (`ghostty_type_json`). Constants come from there, and the
+layout of every struct is compared on loading: a library that does not fit raises
+`EmulatorUnusable` instead of corrupting memory.
 
-What is answered to the program (`screen.py` lets only fixed shapes of it through): DA1 says VT220 with colour; DA2 says
-level 277, from which vim concludes that the SGR mouse works; XTVERSION says holdfast; sizes are in cells, with 0 for
-pixels, because viewers differ. Title reports, ENQ and the clipboard are off in the library.
+Answers to the program (`screen.py` lets only fixed shapes through): DA1 says VT220 with colour. DA2
+says level 277, from which vim concludes that the SGR mouse works. XTVERSION says holdfast. Sizes
+are in cells, with 0 for pixels, because viewers differ. Title reports, ENQ and the clipboard are
+off in the library.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+
+C = Any
+"""A value of the C library, as cffi gives it."""
 
 XTVERSION = b"holdfast"
 DA_LEVEL, DA_FEATURES, DA_TYPE, DA_FIRMWARE = 62, (22,), 1, 277
@@ -60,7 +65,6 @@ int ghostty_terminal_get(GhosttyTerminal, int, void*);
 void ghostty_terminal_vt_write(GhosttyTerminal, const uint8_t*, size_t);
 int ghostty_terminal_vt_write_until_ground(GhosttyTerminal, const uint8_t*, size_t, size_t*);
 int ghostty_terminal_continuation_buf(GhosttyTerminal, uint8_t*, size_t, size_t*);
-int ghostty_terminal_compress(GhosttyTerminal, int, int*);
 int ghostty_terminal_grid_ref(GhosttyTerminal, GhosttyPoint, GhosttyGridRef*);
 int ghostty_grid_ref_row(const GhosttyGridRef*, uint64_t*);
 int ghostty_grid_ref_cell(const GhosttyGridRef*, uint64_t*);
@@ -98,12 +102,15 @@ _STRUCTS = (
 
 
 class EmulatorUnusable(Exception):
-    """The native library is missing, does not fit these declarations, or refused a call that cannot fail."""
+    """The library is missing, does not fit these declarations, or refused a call."""
 
 
 @dataclass(slots=True)
 class Link:
-    """What callbacks reach of an emulator: no cycle, so that its memory is freed without a collection."""
+    """The part of an emulator that callbacks reach.
+
+    It makes no reference cycle, so the emulator's memory is freed without a collection.
+    """
 
     replies: list[bytes]
     cols: int
@@ -111,14 +118,14 @@ class Link:
 
 
 class Native:
-    """The loaded library: functions, constants by name, and the callbacks that all terminals share."""
+    """The loaded library: functions, constants by name, callbacks shared by all terminals."""
 
     def __init__(self, path: str | None = None) -> None:
         path = path or _library_path()
-        self.ffi: Any = import_module("cffi").FFI()
+        self.ffi: C = import_module("cffi").FFI()
         self.ffi.cdef(_CDEF)
         try:
-            self.lib: Any = self.ffi.dlopen(path)
+            self.lib: C = self.ffi.dlopen(path)
             described: bytes = self.ffi.string(self.lib.ghostty_type_json())
         except (OSError, AttributeError) as error:
             raise EmulatorUnusable(f"cannot load the terminal emulator {path}: {error}") from error
@@ -138,7 +145,6 @@ class Native:
         self.emit = self._constants("GhosttyFormatterFormat")
         self.point = self._constants("GhosttyPointTag")
         self.decoder = self._constants("GhosttySnapshotDecoderOption")
-        self.compression = self._constants("GhosttyTerminalCompressionMode")
         self._xtversion = self.ffi.new("uint8_t[]", XTVERSION)
         make = self.ffi.callback
         self.callbacks = {
@@ -176,18 +182,18 @@ class Native:
             ) from error
         return values
 
-    def _on_reply(self, _terminal: Any, userdata: Any, data: Any, length: int) -> None:
+    def _on_reply(self, _terminal: C, userdata: C, data: C, length: int) -> None:
         self.ffi.from_handle(userdata).replies.append(self.ffi.buffer(data, length)[:])
 
-    def _on_xtversion(self, _terminal: Any, _userdata: Any) -> Any:
+    def _on_xtversion(self, _terminal: C, _userdata: C) -> C:
         return {"ptr": self._xtversion, "len": len(XTVERSION)}
 
-    def _on_size(self, _terminal: Any, userdata: Any, out: Any) -> bool:
+    def _on_size(self, _terminal: C, userdata: C, out: C) -> bool:
         link = self.ffi.from_handle(userdata)
         out.rows, out.columns, out.cell_width, out.cell_height = link.rows, link.cols, 0, 0
         return True
 
-    def _on_da(self, _terminal: Any, _userdata: Any, out: Any) -> bool:
+    def _on_da(self, _terminal: C, _userdata: C, out: C) -> bool:
         out.primary.conformance_level, out.primary.num_features = DA_LEVEL, len(DA_FEATURES)
         for i, feature in enumerate(DA_FEATURES):
             out.primary.features[i] = feature

@@ -1,15 +1,15 @@
-"""The cells of a terminal, as text with SGR: where the library's formatter is used and where it is corrected.
+"""The cells of a terminal as text with SGR: uses the library's formatter and corrects its errors.
 
-Traps that end here:
-- The formatter writes empty cells between two texts in the style of the first: a gap after a cell with a background
-  comes out coloured. `_true_gaps` takes that back, and only looks where it could show.
-- It takes rows without text for blank, though a background may have been erased into them: `_without_text`. In
-  history, where a look at every cell of every blank row would cost too much, such a row is found only if its
-  background reaches an edge.
-- It leaves hyperlinks out; `paint.py` puts them back with `link`.
+Traps that are handled here:
+- The formatter writes empty cells between two texts in the style of the first text: a gap after a
+  cell with a background comes out coloured. `_true_gaps` undoes that where it could show.
+- The formatter takes rows without text for blank, though a background may have been erased into
+  them: see `_without_text`. In the history, a look at every cell of every blank row would cost too
+  much; there such a row is found only if the background reaches an edge.
+- The formatter leaves out hyperlinks; `paint.py` adds them with `link`.
 
-Rows are formatted in one call for the whole range (3 us each) and looked at cell by cell (0.7 us each) only where one
-of the above may apply.
+Rows are formatted in one call for the whole range (3 us per row), and read cell by cell (0.7 us per
+cell) only where one of these cases may apply.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import groupby
-from typing import Any
 
-from holdfast.host.native import Link, Native
+from holdfast.core.screen.contested_width import contested
+from holdfast.host.terminal.ghostty import C, Link, Native
 
 SGR = re.compile(rb"\x1b\[[0-9;:]*m|\x1b\]8;[^\x1b]*\x1b\\")
 _SHOWS = re.compile(rb"\x1b\[(?:4|7m|9m|53m)")  # attributes that show on a blank cell
@@ -31,12 +31,12 @@ class Grid:
     """The rows of a terminal's active screen; y counts from the oldest row of its history."""
 
     _native: Native
-    _ffi: Any
-    _lib: Any
-    _t: Any
+    _ffi: C
+    _lib: C
+    _t: C
     _link: Link
 
-    def _bind(self, library: Native, terminal: Any) -> None:
+    def _bind(self, library: Native, terminal: C) -> None:
         self._native, self._ffi, self._lib, self._t = library, library.ffi, library.lib, terminal
         new = self._ffi.new
         self._point = new("GhosttyPoint*", {"tag": library.point["SCREEN"]})
@@ -47,16 +47,16 @@ class Grid:
     def _check(self, result: int, what: str) -> None:
         self._native.check(result, what)
 
-    def _get(self, key: str, ctype: str) -> Any:
+    def _get(self, key: str, ctype: str) -> C:
         return self._read(key, self._ffi.new(ctype + "*"))
 
-    def _read(self, key: str, out: Any) -> Any:
+    def _read(self, key: str, out: C) -> C:
         self._check(self._lib.ghostty_terminal_get(self._t, self._native.data[key], out), key)
         return out[0]
 
     @property
     def history_rows(self) -> int:
-        """Rows of history of the active screen; the alternate one has none."""
+        """Rows of history of the active screen; the alternate screen has none."""
         return int(self._get("SCROLLBACK_ROWS", "size_t"))
 
     def mode(self, mode: int, ansi: bool = False) -> bool:
@@ -68,24 +68,21 @@ class Grid:
         return bool(config.value)
 
     def extra(self, name: str) -> bytes:
-        """State of the active screen as VT: style, charsets, hyperlink, protection, tabstops, scrolling_region
-        or keyboard. Nothing where it is at its default."""
+        """State of the active screen as VT; empty where it is the default.
+
+        `name`: style, charsets, hyperlink, protection, tabstops, scrolling_region or keyboard.
+        """
         cell = (0, self.history_rows)
-        alone, with_cell = (
-            self._format("VT", cell, cell),
-            self._format("VT", cell, cell, extra=name),
-        )
+        alone = self._format("VT", cell, cell)
+        with_cell = self._format("VT", cell, cell, extra=name)
         return (
             with_cell.removesuffix(alone) if name == "tabstops" else with_cell.removeprefix(alone)
         )
 
     def rows_vt(self, first: int, count: int) -> list[bytes]:
-        """Rows as text with SGR, each complete in itself, without trailing default blanks."""
-        rows, cols, screen = (
-            self._rows("VT", b"\r\n", first, count, False),
-            self._link.cols,
-            self.history_rows,
-        )
+        """Rows as text with SGR, each self-contained, without trailing default blanks."""
+        rows, cols = self._rows("VT", b"\r\n", first, count, False), self._link.cols
+        screen = self.history_rows
         for y, row in enumerate(rows, first):
             if not row:
                 if y >= screen or any(self._raw_cells(y, x, x + 1) != [0] for x in (0, cols - 1)):
@@ -100,7 +97,7 @@ class Grid:
         return [row.decode("utf-8", "replace").rstrip(" ") for row in rows]
 
     def cells_vt(self, y: int, x: int, end: int) -> bytes:
-        """The cells from x up to but not including end of one row, as rows_vt gives them."""
+        """The cells of a row from `x` up to but not including `end`, as in `rows_vt`."""
         if end <= x:
             return b""
         cells = self._format("VT", (x, y), (end - 1, y))
@@ -117,12 +114,8 @@ class Grid:
         if not self.mode(2027):
             width = self._lib.ghostty_unicode_codepoint_width
             return sum(1 if char < "\x7f" else width(ord(char)) for char in chars)
-        points, out, at, total = (
-            self._ffi.new("uint32_t[]", [ord(c) for c in chars]),
-            self._ffi.new("uint8_t*"),
-            0,
-            0,
-        )
+        points = self._ffi.new("uint32_t[]", [ord(c) for c in chars])
+        out, at, total = self._ffi.new("uint8_t*"), 0, 0
         while at < len(chars):
             at += max(
                 1, self._lib.ghostty_unicode_grapheme_width(points + at, len(chars) - at, out)
@@ -131,7 +124,7 @@ class Grid:
         return total
 
     def flows_on(self, y: int) -> bool:
-        """Whether row y goes on in the next row and, printed again, would do so by itself."""
+        """Whether row y continues in the next row and, printed again, would wrap by itself."""
         last, wide = self._ref(self._link.cols - 1, y), self._native.wide
         if not self._row_flag(last, "WRAP") or y + 1 >= self.history_rows + self._link.rows:
             return False
@@ -149,11 +142,26 @@ class Grid:
     def is_wide_tail(self, x: int, y: int) -> bool:
         return self._wide(self._ref(x, y)) == self._native.wide["SPACER_TAIL"]
 
+    def contested_ends(self, y: int) -> list[int]:
+        """The columns after each character of contested width in a row."""
+        ends, wide, tag = list[int](), self._native.wide, self._native.tag
+        point = self._ffi.new("uint32_t*")
+        for x, cell in enumerate(self._raw_cells(y, 0, self._link.cols)):
+            if not cell or self._cell(cell, "WIDE", self._number) == wide["SPACER_TAIL"]:
+                continue
+            kind = self._cell(cell, "CONTENT_TAG", self._number)
+            if kind == tag["CODEPOINT_GRAPHEME"] or (
+                kind == tag["CODEPOINT"] and contested(chr(self._cell(cell, "CODEPOINT", point)))
+            ):
+                is_wide = self._cell(cell, "WIDE", self._number) == wide["WIDE"]
+                ends.append(x + (2 if is_wide else 1))
+        return ends
+
     def has_links(self, y: int) -> bool:
         return self._row_flag(self._ref(0, y), "HYPERLINK")
 
     def link(self, x: int, y: int) -> bytes:
-        """The hyperlink of a cell, or nothing."""
+        """The hyperlink of a cell, or b""."""
         length, ref = self._ffi.new("size_t*"), self._ref(x, y)
         self._lib.ghostty_grid_ref_hyperlink_uri(ref, self._ffi.NULL, 0, length)
         if not length[0]:
@@ -164,22 +172,22 @@ class Grid:
         )
         return bytes(self._ffi.buffer(buffer, length[0]))
 
-    def _row_flag(self, ref: Any, name: str) -> bool:
+    def _row_flag(self, ref: C, name: str) -> bool:
         self._check(self._lib.ghostty_grid_ref_row(ref, self._raw), "row")
         self._check(
             self._lib.ghostty_row_get(self._raw[0], self._native.row[name], self._flag), name
         )
         return bool(self._flag[0])
 
-    def _wide(self, ref: Any) -> int:
+    def _wide(self, ref: C) -> int:
         self._check(self._lib.ghostty_grid_ref_cell(ref, self._raw), "cell")
         return int(self._cell(self._raw[0], "WIDE", self._number))
 
-    def _cell(self, cell: int, key: str, out: Any) -> Any:
+    def _cell(self, cell: int, key: str, out: C) -> C:
         self._check(self._lib.ghostty_cell_get(cell, self._native.cell[key], out), key)
         return out[0]
 
-    def _ref(self, x: int, y: int) -> Any:
+    def _ref(self, x: int, y: int) -> C:
         ref = self._ffi.new("GhosttyGridRef*")
         ref.size = self._ffi.sizeof("GhosttyGridRef")
         value = self._point.value
@@ -190,7 +198,7 @@ class Grid:
         return ref
 
     def _raw_cells(self, y: int, x: int, end: int) -> list[int]:
-        """Cells as the library has them; 0 is an empty one."""
+        """Cells in the library's format; 0 is an empty cell."""
         ref, raw, get, cells = self._ref(x, y), self._raw, self._lib.ghostty_grid_ref_cell, []
         for ref.x in range(x, end):
             self._check(get(ref, raw), "cell")
@@ -198,7 +206,7 @@ class Grid:
         return cells
 
     def _background(self, cell: int) -> bytes:
-        """The style of a cell that has a background and no text, or nothing."""
+        """The style of a cell with a background and no text, or b""."""
         kind = self._native.tag
         tag = self._cell(cell, "CONTENT_TAG", self._number)
         if tag == kind["BG_COLOR_PALETTE"]:
@@ -211,7 +219,7 @@ class Grid:
         return b""
 
     def _without_text(self, y: int, x: int, end: int) -> bytes:
-        """Cells of which none has text: what backgrounds there are. The formatter leaves those out."""
+        """The backgrounds of cells without text, which the formatter leaves out."""
         cells = self._raw_cells(y, x, end)
         styles = {cell: self._background(cell) for cell in {*cells} - {0}} | {0: b""}
         runs = [(style, len(list(run))) for style, run in groupby(styles[cell] for cell in cells)]
@@ -222,7 +230,7 @@ class Grid:
         )
 
     def _true_gaps(self, row: bytes, x: int, y: int) -> bytes:
-        """The formatter writes empty cells in the style of the text before them. Write them in no style."""
+        """Writes empty cells without style; the formatter uses the style of the text before."""
         out = []
         for style, text in _RUN.findall(row):
             out += [style, text]
@@ -264,10 +272,8 @@ class Grid:
         selection = ffi.new("GhosttySelection*", {"size": ffi.sizeof("GhosttySelection")})
         selection.start, selection.end = self._ref(*start)[0], self._ref(*end)[0]
         options = ffi.new("GhosttyFormatterTerminalOptions*")
-        options.size, options.extra.size = (
-            ffi.sizeof(options[0]),
-            ffi.sizeof("GhosttyFormatterTerminalExtra"),
-        )
+        options.size = ffi.sizeof(options[0])
+        options.extra.size = ffi.sizeof("GhosttyFormatterTerminalExtra")
         options.extra.screen.size = ffi.sizeof("GhosttyFormatterScreenExtra")
         options.emit, options.trim, options.selection = self._native.emit[emit], trim, selection
         if extra:
@@ -288,7 +294,7 @@ class Grid:
         finally:
             lib.ghostty_formatter_free(formatter[0])
 
-    def _allocated(self, call: Callable[[Any, Any], int]) -> bytes:
+    def _allocated(self, call: Callable[[C, C], int]) -> bytes:
         out, length = self._ffi.new("uint8_t**"), self._ffi.new("size_t*")
         self._check(call(out, length), "output")
         try:

@@ -1,28 +1,34 @@
-"""The model of one session's terminal: what a viewer would see, derived from the raw bytes.
+"""The model of one session's terminal: the screen a viewer would see, derived from the raw bytes.
 
-Owns: the exact offset at which a terminal query ended, what may be answered to it, the safe place to cut the stream,
-the snapshot blob, and the views of the screen. It knows no ring, no viewer, no clock. The emulator is behind
-`emulator.py`, the bytes for a viewer's terminal are composed in `paint.py`.
+It owns the exact offset at which a terminal query ended, the answers that are allowed, the safe
+place to cut the stream, the snapshot blob, and the views of the screen. It knows no ring, no viewer
+and no clock. The emulator is behind `emulator.py`; `paint.py` composes the bytes for a viewer's
+terminal.
 
-Offsets. `pending` is how many of the bytes fed last belong to an unfinished escape sequence or character. `paint()` and
-`save()` describe the screen as of (bytes fed - pending): whoever uses them goes on with the raw bytes from there. So
-the unfinished part is in neither, and a viewer's filter sees whole sequences. A string longer than PENDING_MAX (an
-image, an endless OSC) is not waited for: then `pending` is 0, and paint and blob end inside a string that is ignored.
-An incomplete UTF-8 character is kept here and fed with its end: the emulator draws a substitute when one is cut.
+Offsets. `pending` is how many of the bytes fed last belong to an unfinished escape sequence or
+character. `paint()` and `save()` describe the screen as of (bytes fed - pending): the caller goes
+on with the raw bytes from there. So neither contains the unfinished part, and a viewer's filter
+sees whole sequences. A string longer than PENDING_MAX (an image, an endless OSC) is not waited for:
+then `pending` is 0, and paint and blob end inside a string that is ignored. An incomplete UTF-8
+character is kept here and fed with its end, because the emulator draws a substitute for a cut
+character.
 
-Replies. The emulator answers while it reads, without saying where. Whether a sequence is answered does not depend on
-the terminal's state, so when something was answered (rare), the chunk goes once more through a blank terminal, in
-pieces that end after every sequence that could be (`_CUT`, a superset). A reply belongs to the first point outside any
-sequence after it came: the same place however the stream was chunked, so that a restarted host recognises a query it
-has answered. Cutting every chunk instead cost 40% of the speed on coloured text. Only shapes without any program-chosen
-text pass (`_SAFE`): a reply is typed into a shell. Colours, clipboard, title, termcap: no answer; programs that ask for
-a colour ask for DA1 as well and stop waiting on its answer.
+Replies. The emulator answers while it reads, without saying where. Whether a sequence is answered
+does not depend on the terminal's state. So when there was an answer (rare), the chunk goes once
+more through a blank terminal, in pieces that end after every sequence that might be answered
+(`_CUT`, a superset). A reply belongs to the first point outside any sequence after the reply came.
+That place is the same however the stream was chunked, so a restarted host recognises a query that
+was answered. Cutting every chunk instead cost 40% of the speed on coloured text. Only shapes
+without any program-chosen text pass (`_SAFE`), because a reply is typed into a shell. Queries for
+colours, clipboard, title or termcap get no answer; programs that ask for a colour ask for DA1 as
+well and stop waiting on that answer.
 
 DECCOLM: 132 columns on request would resize the model alone, so the size is put back.
 
-The blob holds the emulator's own snapshot (exact, only for the same library build), and beside it painted bytes, from
-which any build can restore all but the older history. Rejected: painted bytes alone (no XTSAVE, no protection, 10x
-slower for 10,000 lines); replaying the ring (the bytes that drew the screen roll off).
+The blob holds the emulator's snapshot (exact, only for the same library build) and painted bytes,
+from which any build can restore all but the older history. Rejected: painted bytes alone (no
+XTSAVE, no protection, 10x slower for 10,000 lines); replaying the ring (the bytes that drew the
+screen roll off).
 """
 
 from __future__ import annotations
@@ -34,13 +40,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 
-from holdfast.host import paint
-from holdfast.host.emulator import CONTINUATION_MAX, Buffer, Emulator, version
+from holdfast.host.terminal import paint
+from holdfast.host.terminal.emulator import CONTINUATION_MAX, Buffer, Emulator, version
 from holdfast.model.limits import COLS_MAX, COLS_MIN, ROWS_MAX, ROWS_MIN, SCROLLBACK_LINES
 
 PENDING_MAX = CONTINUATION_MAX // 2  # the longest unfinished sequence that is waited for
-INTRODUCER_BYTES = 8  # of an unfinished sequence: enough to know its kind
-HALVES_BYTES = 12  # incomplete characters in a row that are kept back; a stream of them is not text
+INTRODUCER_BYTES = 8  # of an unfinished sequence: enough to know the kind
+HALVES_BYTES = 12  # incomplete characters in a row that are kept back; a longer row is not text
 PORTABLE_LINES = 500  # history in the portable half of a blob
 UNPACKED_MAX = 256 << 20  # a blob unpacks to at most this much
 
@@ -58,11 +64,13 @@ _CUT = re.compile(
     + _BROKEN
     + rb"|[X^_][^\x18\x1a\x1b\x80-\x9f]*+"
     + _BROKEN
+    + rb"|\]1[0-2];\?[\x07\x1b]"  # OSC 10 to 12: the colours of text, background and cursor
     + rb")"
 )
 _SAFE = re.compile(
     rb"\x1b\[(?:\?62;22c|>1;277;0c|0n|\d{1,5};\d{1,5}R|\??\d{1,5};[0-4]\$y|\?\d{1,2}u|\?999;[12]n"
     rb"|8;\d{1,5};\d{1,5}t|48;\d{1,5};\d{1,5};0;0t)"
+    rb"|\x1b\]1[0-2];rgb:[0-9a-f]{4}/[0-9a-f]{4}/[0-9a-f]{4}(?:\x07|\x1b\\)"
     rb"|\x1bP(?:!\|0{8}|>\|holdfast|[01]\$r(?:[0-9;:]{0,120}(?:m|r|s| q))?)\x1b\\"
 )
 _HALF = re.compile(rb"(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})+\Z")
@@ -83,7 +91,7 @@ _ASCII = re.compile(rb"(?:\x1b[()*+]B|\x0f)*")
 
 
 class SnapshotUnreadable(Exception):
-    """A blob that is not one of ours, is damaged, or comes from a format this release cannot read."""
+    """A blob that is no screen, is damaged, or has a format that this release cannot read."""
 
 
 class Screen:
@@ -97,30 +105,31 @@ class Screen:
         self._emulator, self._cols, self._rows, self._lines = emulator, cols, rows, scrollback_lines
         self._carry = b""  # an incomplete character, not fed yet
         self._unfinished = 0  # bytes since the ESC of a sequence that is not finished
-        self._introducer = b""  # its first bytes
+        self._introducer = b""  # the first bytes of that sequence
         self._ground = True
         self._late: list[bytes] = []  # answers to a sequence that is not quite finished
 
     def close(self) -> None:
-        """Free the native memory now rather than with the object."""
+        """Frees the native memory now rather than with the object."""
         self._emulator.close()
 
     @property
     def size(self) -> tuple[int, int]:
         return self._cols, self._rows
 
-    # -- input --------------------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------ input
 
     def feed(self, data: Buffer) -> bytes:
-        """Take output of the program; what the terminal answers to it."""
+        """Takes output of the program; returns the terminal's answers."""
         return b"".join(reply for _, reply in self.feed_replies(data))
 
     def feed_replies(self, data: Buffer) -> list[tuple[int, bytes]]:
-        """Take output; (index in data just after a query, answer) of each query in it."""
+        """Takes output; returns (index in data just after a query, answer) of each query."""
         end = len(data) - self._hold(data)
         if end <= 0:
             return []
         emulator, at, answered = self._emulator, 0, list[tuple[int, bytes]]()
+        colours = emulator.dynamic_colours()
         with emulator.writer(data) as writer:
             if not self._ground:
                 at = writer.write_until_ground(0, end)
@@ -130,16 +139,22 @@ class Screen:
             writer.write(at, end)
         self._ground = emulator.ground
         if replies := self._late + _safe(emulator.take_replies()):
-            places = _places(data, at, end)
+            places = _places(data, at, end, colours)
             answered += zip(places, replies, strict=False)
-            self._late = replies[len(places) :]
+            rest = replies[len(places) :]
+            # A finished query is answered now: the program may print nothing before the answer.
+            answered += [(end, reply) for reply in rest] if self._ground else []
+            self._late = [] if self._ground else rest
         if emulator.size != self.size:
             emulator.resize(*self.size)
         self._count_unfinished(data, end)
         return answered
 
     def _hold(self, data: Buffer) -> int:
-        """Keep an incomplete character at the end back, and feed one that was; how many bytes of data are kept."""
+        """Keeps back an incomplete character at the end of data, and feeds an earlier one.
+
+        Returns how many bytes of data are kept.
+        """
         half = _HALF.search((self._carry + bytes(data[-HALVES_BYTES:]))[-HALVES_BYTES:])
         kept = half[0] if half else b""
         of_data = min(len(kept), len(data))
@@ -166,7 +181,10 @@ class Screen:
 
     @property
     def pending(self) -> int:
-        """How many of the bytes fed last are the start of something unfinished. `paint` and `save` are without them."""
+        """How many of the bytes fed last belong to an unfinished sequence or character.
+
+        `paint` and `save` are without them.
+        """
         return 0 if self._overlong else self._unfinished + len(self._carry)
 
     @property
@@ -174,7 +192,7 @@ class Screen:
         return self._unfinished > PENDING_MAX
 
     def resize(self, cols: int, rows: int) -> bytes:
-        """Change the size; what a program that asked for in-band size reports is told."""
+        """Changes the size; returns the in-band size report if the program asked for reports."""
         _check_size(cols, rows)
         if (cols, rows) == self.size:
             return b""
@@ -182,14 +200,13 @@ class Screen:
         self._cols, self._rows = cols, rows
         return b"\x1b[48;%d;%d;0;0t" % (rows, cols) if self._emulator.mode(2048) else b""
 
-    def compact(self) -> None:
-        """Compress the history in memory, for a session that is idle (10,000 lines: 6.5 to 0.3 MB in 20 ms)."""
-        self._emulator.compact()
-
-    # -- snapshots ----------------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------ snapshots
 
     def save(self, complete: bool = True) -> bytes:
-        """The whole state, as of (bytes fed - pending). Not `complete`: quicker, larger, for this build only."""
+        """The whole state as of (bytes fed - pending).
+
+        Not `complete`: quicker, larger, for this build of the library only.
+        """
         with self._without_overlong() as inside:
             native = self._emulator.encode()
             complete = complete or not native
@@ -207,7 +224,7 @@ class Screen:
 
     @classmethod
     def restore(cls, blob: bytes) -> Screen:
-        """The Screen that was saved; SnapshotUnreadable if the blob does not verify."""
+        """The saved Screen; SnapshotUnreadable if the blob does not verify."""
         if len(blob) < _HEAD.size + _BODY.size:
             raise SnapshotUnreadable(f"{len(blob)} bytes are too few for a screen snapshot")
         magic, form, digest = _HEAD.unpack_from(blob)
@@ -245,24 +262,26 @@ class Screen:
             self._ground, self._unfinished, self._introducer = False, PENDING_MAX + 1, inside
         return self
 
-    # -- for viewers' terminals ---------------------------------------------------------------------------------------
+    # ------------------------------------------------------------ for viewers' terminals
 
     def paint(self, scrollback: int, over: bool = True) -> bytes:
-        """Bytes that bring any xterm-compatible terminal of this size, in whatever state, to the state of this one as
-        of (bytes fed - pending), after up to `scrollback` lines of history. What the terminal showed scrolls up; without `over` it is gone."""
+        """Bytes that bring an xterm-compatible terminal of this size to the state of this one.
+
+        That is the state as of (bytes fed - pending), after up to `scrollback` lines of history.
+        The terminal's old content scrolls up; without `over` it is erased.
+        """
         with self._without_overlong() as inside:
             return self._paint(scrollback, over) + inside
-
-    def unpaint(self) -> bytes:
-        """Bytes that put a viewer's terminal back in order when it leaves."""
-        return paint.unpaint(self._emulator)
 
     def _paint(self, scrollback: int, over: bool) -> bytes:
         return paint.paint(self._emulator, max(0, min(scrollback, self._lines)), over)
 
     @contextmanager
     def _without_overlong(self) -> Iterator[bytes]:
-        """With the parser at ground if a string is too long to be kept; gives what opens one to ignore in its place."""
+        """Leaves an overlong string during the block.
+
+        Yields the bytes that open a string to be ignored in its place.
+        """
         if not self._overlong:
             yield b""
             return
@@ -273,11 +292,14 @@ class Screen:
         finally:
             self._emulator.write(inside)
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------ reading
 
     @property
     def flows_plainly(self) -> bool:
-        """Whether text just fills lines and scrolls: primary screen, at ground, no margins, odd modes or charsets."""
+        """Whether text just fills lines and scrolls.
+
+        That holds in the primary screen, at ground, without margins, unusual modes or charsets.
+        """
         emulator = self._emulator
         return (
             not self.pending
@@ -306,7 +328,7 @@ class Screen:
         return self._emulator.title.decode("utf-8", "replace")
 
     def modes(self) -> dict[str, bool]:
-        """Modes that matter to whoever types or watches, by name."""
+        """Modes that matter for typing or watching, by name."""
         emulator = self._emulator
         named = {name: emulator.mode(mode) for mode, name in _NAMES.items()}
         named["mouse"] = any(emulator.mode(mode) for mode in _MOUSE)
@@ -336,24 +358,27 @@ class Screen:
         """Columns that a text takes."""
         return self._emulator.width(text.encode("utf-8", "replace"))
 
-    def row_vt(self, y: int, start: int = 0, end: int | None = None) -> bytes:
-        """Columns start to end of a visible row as text with SGR, complete in itself and padded with blanks."""
+    def row_vt(self, y: int) -> bytes:
+        """A visible row as text with SGR, padded with blanks."""
         if not 0 <= y < self._rows:
             raise ValueError(f"row {y} of {self._rows}")
-        end = self._cols if end is None else min(end, self._cols)
-        start = max(0, min(start, end))
-        at = self._emulator.history_rows + y
-        cells = paint.row(self._emulator, at, start, end)
-        return b"\x1b[0m" + cells + b"\x1b[0m" + b" " * (end - start - self._emulator.width(cells))
+        cells = paint.row(self._emulator, self._emulator.history_rows + y)
+        return b"\x1b[0m" + cells + b"\x1b[0m" + b" " * (self._cols - self._emulator.width(cells))
 
 
 def _safe(replies: list[bytes]) -> list[bytes]:
     return [reply for reply in replies if _SAFE.fullmatch(reply)]
 
 
-def _places(data: Buffer, start: int, end: int) -> list[int]:
-    """Where in data the queries that were answered end: the same bytes go through a blank terminal in pieces."""
+def _places(
+    data: Buffer, start: int, end: int, colours: list[tuple[int, tuple[int, int, int]]]
+) -> list[int]:
+    """Where the answered queries end in data: feeds it to a blank terminal in pieces.
+
+    `colours`: those that the program has set before, and so may ask for.
+    """
     blank, places, at = Emulator(COLS_MIN, ROWS_MIN, 0), list[int](), start
+    blank.write(b"".join(b"\x1b]%d;#%02x%02x%02x\x1b\\" % (n, *rgb) for n, rgb in colours))
     with blank.writer(data) as writer:
         for match in _CUT.finditer(data, start, end):
             if match.end() <= at:
@@ -372,13 +397,14 @@ def _places(data: Buffer, start: int, end: int) -> list[int]:
 
 
 _OPENERS = {b"]": b"\x1b]7718;", b"[": b"\x1b[ 0"}
-"""What to be inside of while the rest of a sequence is ignored: an OSC ends with BEL too, other strings do not."""
+"""Opens a string in which the rest of a sequence is ignored: only an OSC also ends with BEL."""
 
 
 def _check_size(cols: int, rows: int) -> None:
     if not (COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX):
         raise ValueError(
-            f"a terminal of {cols}x{rows}; {COLS_MIN}x{ROWS_MIN} to {COLS_MAX}x{ROWS_MAX} are possible"
+            f"a terminal of {cols}x{rows}; "
+            f"{COLS_MIN}x{ROWS_MIN} to {COLS_MAX}x{ROWS_MAX} are possible"
         )
 
 
@@ -391,7 +417,10 @@ def _unpack(packed: bytes) -> bytes:
 
 
 def _last_escape(data: Buffer, end: int) -> int:
-    """Where the last ESC before end is, or -1. Sequences are short, so the search goes backwards in small pieces."""
+    """The index of the last ESC before `end`, or -1.
+
+    Sequences are short, so the search goes backwards in small pieces.
+    """
     block = 256
     while end > 0:
         start = max(0, end - block)

@@ -1,9 +1,12 @@
 """The screen of one session, derived from the ring off the hot path.
 
-Output reaches viewers as bytes first; the emulator is fed a little later (VIEW_DELAY_S), small pieces on the loop, large ones in the
-view pool's thread without the GIL. Only a chunk that may hold a terminal query is fed at once, because a program waits for
-that answer. The keeper never rolls the ring past the last snapshot, so a new host restores the snapshot, feeds what
-came after it, and has the same screen: an attach is the same act whether the host is a day or a millisecond old.
+Viewers get output as bytes first. The emulator is fed a little later (VIEW_DELAY_S): small pieces
+on the loop, large pieces in a thread of the view pool without the GIL. Only a chunk that may hold a
+terminal query is fed at once, because a program waits for the answer. Every task that gives the
+screen free leaves a task behind that feeds the rest: no query waits for later output. The keeper
+never rolls the ring past the last snapshot. So a new host restores the snapshot, feeds the bytes
+after it, and has the same screen: an attach works the same whether the host is a day or a
+millisecond old.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-from holdfast.core.skim import skim
-from holdfast.host.screen import Screen, SnapshotUnreadable
+from holdfast.core.screen.skim import skim
+from holdfast.host.runtime.tasks import Tasks
+from holdfast.host.terminal.screen import Screen, SnapshotUnreadable
 from holdfast.model.limits import (
     SCROLLBACK_LINES,
     SNAPSHOT_EVERY_BYTES,
@@ -28,20 +32,22 @@ from holdfast.model.probe import probe
 from holdfast.wire import snapshot
 from holdfast.wire.ring import RingReader
 
-FLOOD_DELAY_S = (
-    0.1  # under flood the screen follows less closely: more of the backlog may be passed over
-)
-FLOOD_SHARE = (
-    3 / 8
-)  # of the ring: such a backlog is passed over at once; at a half viewers begin to be hurried
+# In a flood the screen follows less closely, so that more of the backlog can be skipped.
+FLOOD_DELAY_S = 0.1
+# A backlog of this part of the ring is skipped at once; from a half on, viewers are checked.
+FLOOD_SHARE = 3 / 8
 INLINE_BYTES = 32 * 1024  # fed on the loop; more goes to the pool
-SKIM_BYTES = 1536 * 1024  # a backlog worth looking at for what may be passed over
+SKIM_BYTES = 1536 * 1024  # the least backlog that is searched for lines to skip
 _HEAD = struct.Struct("<I")
 T = TypeVar("T")
+Notes = dict[str, Any]  # of the host, saved beside the screen
 
 
-def stored(snapshot_fd: int, ring: RingReader) -> tuple[bytes, int, dict[str, Any]]:
-    """(saved screen, offset it stands at, the host's own notes) as the last host left them; nothing at the ring's start if there is none."""
+def stored(snapshot_fd: int, ring: RingReader) -> tuple[bytes, int, Notes]:
+    """(saved screen, its offset, the host's notes) of the last host.
+
+    Without a snapshot: (b"", the ring's start, {}).
+    """
     found = snapshot.load(snapshot_fd)
     if found is not None:
         offset, data = found
@@ -63,37 +69,37 @@ class View:
         self._saved, self.fed, self.notes = stored(snapshot_fd, ring)
         self._screen: Screen | None = None
         self.snapshot_at = self.fed
-        self.skimmed = 0
-        self._looking = 0  # who waits for an answer
+        self._looking = 0  # callers of `look` that wait
+        self._catching_up = False
         self._flood = False
-        self._due = 0  # up to here it must be emulated soon: a program waits for an answer
-        self._flooded_to = -1  # the head when the newest lines of a flood were left for later
-        self._plain = (
-            self.fed,
-            self.fed,
-        )  # from, to: the last stretch of output that only prints and colours lines
-        self.may_lag: Callable[[], bool] = lambda: (
-            False
-        )  # whether the screen of a flood may wait for its end
+        self._due = 0  # feed up to here without delay: a program waits for an answer
+        self._flooded_to = -1  # the head when the newest lines of a flood were postponed
+        # (from, to) of the last stretch of output that only prints and colours lines.
+        self._plain = (self.fed, self.fed)
+        # Whether the screen may lag until a flood ends.
+        self.may_lag: Callable[[], bool] = lambda: False
         self._every = min(SNAPSHOT_EVERY_BYTES, ring.size // 4)
         self.on_reply: Callable[[int, bytes], None] = lambda offset, data: None
         self.on_progress: Callable[[], None] = lambda: None
         self.on_gap: Callable[[int, int], None] = lambda start, end: None
         self.on_snapshot: Callable[[], None] = lambda: None
-        self.saved_notes: Callable[[], dict[str, Any]] = dict
+        self.saved_notes: Callable[[], Notes] = dict
         self._snapshot_fd = snapshot_fd
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._quiet: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("the screen of a session")
         self._stale = False  # the screen was resized since the last snapshot
         self.closed = False
 
     @property
     def screen(self) -> Screen:
-        """Restored when it is first needed (30 to 250 ms each): a new host answers before it has looked at any."""
+        """The emulated screen, restored on first use.
+
+        That takes 30 to 250 ms: a new host must answer before it has restored all screens.
+        """
         if self._screen is None:
             self._screen, self._saved = self._restore(), b""
         return self._screen
@@ -110,7 +116,7 @@ class View:
     # ------------------------------------------------------------ scheduling
 
     def poke(self, urgent: bool = False) -> None:
-        """There is output the screen has not seen."""
+        """Schedules feeding: there is output that the screen has not seen."""
         if self.closed:
             return
         if urgent:
@@ -136,10 +142,10 @@ class View:
         if self._screen is not None and not self._lock.locked() and backlog <= INLINE_BYTES:
             self._feed_inline()
             return
-        self._spawn(self._catch_up())
+        self._tasks.spawn(self._catch_up())
 
     def _goes_on(self) -> bool:
-        """Whether a flood comes as quickly as before, so that its newest lines are likely to be pushed out too."""
+        """Whether a flood goes on as fast as before, so that its newest lines will scroll out."""
         head, before = self.ring.head, self._flooded_to
         self._flooded_to = -1
         if (
@@ -154,9 +160,13 @@ class View:
         return True
 
     def _passes_over(self) -> bool:
-        """Under flood the newest lines are left for when it is over or somebody looks. Until then they are in the ring, behind a
-        snapshot from which any host would get the same screen. Here and not in the pool: each hop to a thread and back waits for
-        a processor, which is what a flood leaves none of, and the program would wait for us."""
+        """Skips lines that scroll out, and postpones the newest lines of a flood; True if it did.
+
+        The newest lines are fed when the flood ends or a caller looks. Until then they are in the
+        ring, behind a snapshot from which any host gets the same screen. This runs on the loop and
+        not in the pool: each switch to a thread and back waits for a processor. A flood leaves none
+        free, and the program would wait for the host.
+        """
         if self._screen is None or self._lock.locked() or not self._may_wait() or not self._skim():
             return False
         self._save_now()
@@ -164,25 +174,35 @@ class View:
         return True
 
     def _may_wait(self) -> bool:
-        """Whether the newest lines of a flood can wait: the processor is for whoever watches the bytes themselves. With nobody
-        attached the screen is kept up to date beside the program, which costs more processor time and, measured, no speed."""
+        """Whether the newest lines of a flood can wait: viewers of the raw bytes come first.
+
+        Without viewers the screen is kept up to date while the program runs. That costs more
+        processor time and, measured, no speed.
+        """
         return self._due <= self.fed and not self._looking and self.may_lag()
 
-    def _spawn(self, work: Any) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _catch_up(self) -> None:
-        if self._lock.locked():
-            return  # whoever holds it goes on until the head
-        async with self._lock:
-            await self._feed_to_head()
+        if self._catching_up:
+            return  # that task feeds up to the head
+        self._catching_up, before = True, self.fed
+        try:
+            async with self._lock:  # a snapshot or a caller of `look` may hold it
+                if not self.closed:
+                    await self._feed_to_head()
+        finally:
+            self._catching_up = False
+            if self._ring_is_ahead and self.fed > before:
+                self.poke()  # a snapshot failed on the way, or a caller of `look` came first
 
     # ------------------------------------------------------------ feeding
 
+    @property
+    def _ring_is_ahead(self) -> bool:
+        """Whether there is output that the screen has not seen."""
+        return not self.closed and self.ring.head > self.fed
+
     def _next_piece(self) -> tuple[int, memoryview] | None:
-        """The next bytes to feed at the present size, or None at the head. Applies changes of size at their offset."""
+        """(offset, bytes) to feed next, or None at the head. Applies a new size at its offset."""
         ring = self.ring
         while True:
             if self.fed < ring.start:
@@ -194,7 +214,7 @@ class View:
             if (cols, rows) != self.screen.size:
                 if self.fed >= at:
                     self.screen.resize(cols, rows)
-                    self._stale = True  # a new host would not know of this size at this place
+                    self._stale = True  # a new host would not know this size at this offset
                     self._note_quiet()
                     continue
                 limit = min(limit, at - self.fed)
@@ -202,13 +222,16 @@ class View:
             return (self.fed, piece) if len(piece) else None
 
     def seen(self, start: int, end: int, plain: bool) -> None:
-        """What the session found when it looked through new output."""
+        """The session has searched new output; `plain`: it only prints and colours lines."""
         since, to = self._plain
         self._plain = (since if to == start else start, end) if plain else (end, end)
 
     def _skim(self) -> bool:
-        """Passes over what of a large backlog would scroll out anyhow; whether there was any. What is on the screen and in its
-        history then will be pushed out by the lines that follow, so it is dropped: the snapshot of this moment is small."""
+        """Skips the part of a large backlog that would scroll out; returns whether there was any.
+
+        The lines that follow push out the present screen and history too. Both are dropped, which
+        makes the next snapshot small.
+        """
         start, (since, end) = self.fed, self._plain
         if since > start or end - start < SKIM_BYTES or not self.screen.flows_plainly:
             return False
@@ -222,7 +245,6 @@ class View:
             return False
         self.screen.feed(pen + b"\x1b[3J")
         self.fed = start + count
-        self.skimmed += count
         return True
 
     def _fed(self, start: int, count: int, replies: list[tuple[int, bytes]]) -> None:
@@ -239,7 +261,10 @@ class View:
         self._after()
 
     async def _feed_to_head(self, until: int | None = None) -> None:
-        """Up to `until`, or to the head as long as nobody waits to look: under flood the head is never reached."""
+        """Feeds up to `until`, or to the head while no caller waits in `look`.
+
+        In a flood the head is never reached.
+        """
         if self._screen is None:
             await self._loop.run_in_executor(self._pool, lambda: self.screen)
         while not self.closed and (until is not None or not self._looking):
@@ -276,20 +301,19 @@ class View:
     def _became_quiet(self) -> None:
         self._quiet = None
         if not self.closed and (self.fed > self.snapshot_at or self._stale):
-            self._spawn(self._save_locked())
+            self._tasks.spawn(self._save_locked())
 
     async def _save_locked(self) -> None:
         async with self._lock:
             await self._save()
 
     async def _save(self) -> None:
-        """The screen as it is, with the host's notes, into the keeper's memory. The caller holds the lock."""
+        """Stores the present screen and the host's notes in the keeper's memory, under the lock."""
         if self.closed:
             return
         offset, notes = self._place()
-        busy = (
-            self.ring.head - self.fed > VIEW_SLICE_BYTES
-        )  # a flood: the portable part can wait for quiet
+        # In a flood the portable part can wait for quiet.
+        busy = self.ring.head - self.fed > VIEW_SLICE_BYTES
         blob = await self._loop.run_in_executor(self._pool, self.screen.save, not busy)
         probe("host.snapshot.saved")
         if self.closed:
@@ -300,7 +324,7 @@ class View:
         self._saved_at(offset)
 
     def _save_now(self) -> None:
-        """The same of a screen without history, which takes a fraction of a millisecond."""
+        """As `_save`, on the loop: without history it takes a fraction of a millisecond."""
         offset, notes = self._place()
         snapshot.store(self._snapshot_fd, offset, notes + self.screen.save(False))
         self._saved_at(offset)
@@ -318,8 +342,11 @@ class View:
     # ------------------------------------------------------------ looking
 
     async def look(self, question: Callable[[Screen], T]) -> tuple[int, T]:
-        """(offset, answer) of a question to the screen when it has seen everything up to now. The offset is a safe place to
-        continue with raw bytes."""
+        """Asks the screen when it has seen all output up to now; returns (offset, answer).
+
+        The offset is a safe place to continue with raw bytes. The caller must not be cancelled: a
+        thread may be using the screen.
+        """
         now = self.ring.head
         self._looking += 1
         try:
@@ -328,11 +355,11 @@ class View:
                 return self.fed - self.screen.pending, question(self.screen)
         finally:
             self._looking -= 1
-            if self.ring.head > self.fed:
+            if self._ring_is_ahead:
                 self.poke()
 
     def glance(self, question: Callable[[Screen], T]) -> tuple[int, T] | None:
-        """The same without waiting, if the screen is (nearly) up to date and free."""
+        """As `look`, without waiting; None if the screen is not nearly up to date, or in use."""
         if self._screen is None or self._lock.locked() or self.ring.head - self.fed > INLINE_BYTES:
             return None
         self._feed_inline()
