@@ -1,10 +1,11 @@
-"""All sessions of this host: finding them again, making them, keeping the ended ones, naming them.
+"""All sessions of this host: adopts, creates, names and finds them, and keeps the ended ones.
 
-Sequences only. The truth about a running session is its keeper; the store remembers names, ends and events. After any
-death of the host the keepers' sockets in the run directory are enough to have every session again.
+The truth about a running session is its keeper. The store remembers names, ends and events. After
+any death of the host, the keepers' sockets in the run directory are enough to get every session
+back.
 
-A keeper that exists and does not answer (stopped, swapped out) holds up nobody: its session is "unknown", and asked again
-until it answers or is gone.
+A keeper that exists but does not answer (stopped, swapped out) delays no other session. Its session
+is "unknown", and the host asks again until the keeper answers or is gone.
 """
 
 from __future__ import annotations
@@ -13,72 +14,82 @@ import asyncio
 import contextlib
 import json
 import os
-import secrets
 import socket
 import time
-from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from holdfast.core import session as lifecycle
-from holdfast.core.record import MACHINE
-from holdfast.core.turn import POLICIES
-from holdfast.home import Home, keys
-from holdfast.home.config import Settings
-from holdfast.host import execgate, making, names, process, store
-from holdfast.host.aftermath import Aftermath
-from holdfast.host.approvals import Desk
-from holdfast.host.authority import Authority
-from holdfast.host.burying import bury
-from holdfast.host.devices import Devices
-from holdfast.host.door import Door
-from holdfast.host.events import Events
-from holdfast.host.gate import Gate
-from holdfast.host.halt import Halter, execution
-from holdfast.host.invitations import Invitations
-from holdfast.host.journal import Journal
-from holdfast.host.keeperlink import KeeperLink, StaleTerm
-from holdfast.host.keyboard import Keyboard
-from holdfast.host.lineage import Kin
-from holdfast.host.making import KEEPER_SUFFIX
-from holdfast.host.nursery import Nursery
-from holdfast.host.plugins import discover
-from holdfast.host.recordagain import go_on_recording, retain
-from holdfast.host.session import Session
-from holdfast.host.shaping import Shapes
-from holdfast.host.store import Record, Store
-from holdfast.host.tally import Tally
-from holdfast.host.telling import tell
-from holdfast.host.threads import Threads
-from holdfast.host.uplinks import Uplinks
-from holdfast.host.writers import Writers
-from holdfast.model import ids
+from holdfast.core.session import lifecycle
+from holdfast.home import Home, keys, recovery_switch
+from holdfast.home.config import TURN_PLUGIN
+from holdfast.home.settings import Settings
+from holdfast.host.acts.approvals import HeldActs
+from holdfast.host.acts.door import Door
+from holdfast.host.acts.keyboard import Keyboard
+from holdfast.host.acts.record_recovery import go_on_recording, retain
+from holdfast.host.exec_gate import gate
+from holdfast.host.lifecycle import limits, names, prepare, retry
+from holdfast.host.lifecycle.adoption import Adoptions, keeper_pid
+from holdfast.host.lifecycle.after_end import bury, record_end
+from holdfast.host.lifecycle.contained.own_directories import OwnDirectories
+from holdfast.host.lifecycle.host_program import HostProgram
+from holdfast.host.lifecycle.last_used import LastUsed
+from holdfast.host.lifecycle.limit_watch import LimitWatch
+from holdfast.host.lifecycle.nursery import Nursery
+from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX, NewSession, plain_for
+from holdfast.host.originators.background_exits import BackgroundExits
+from holdfast.host.originators.further import FurtherFiles
+from holdfast.host.originators.insiders import Insiders
+from holdfast.host.originators.lineage import Lineages
+from holdfast.host.originators.operator_stops import OperatorStops
+from holdfast.host.originators.program_exits import ProgramExits
+from holdfast.host.originators.shell_origins import ShellOrigins
+from holdfast.host.originators.writers import Writers
+from holdfast.host.people import reserved
+from holdfast.host.people.authority import Authority
+from holdfast.host.people.devices import Devices
+from holdfast.host.people.invitations import Invitations
+from holdfast.host.policy.gate import Gate
+from holdfast.host.policy.plugins import discover
+from holdfast.host.policy.turn_plugin import TurnPlugin
+from holdfast.host.processes import process
+from holdfast.host.processes.halt import Halter, execution
+from holdfast.host.relays.uplinks import Uplinks
+from holdfast.host.runtime.notify import tell
+from holdfast.host.runtime.tasks import Tasks
+from holdfast.host.runtime.threads import Threads
+from holdfast.host.session.keeper_link import KeeperLink, StaleTerm
+from holdfast.host.session.presence import Presence
+from holdfast.host.session.session import Session
+from holdfast.host.storage import store
+from holdfast.host.storage.events import Events
+from holdfast.host.storage.journal import Journal
+from holdfast.host.storage.store import SessionRow, Store
+from holdfast.host.telemetry.counters import Counters
 from holdfast.model.errors import HoldfastError, NotFound, PeerFault, Refused, Unavailable
-from holdfast.model.limits import (
-    ENDED_KEPT_COUNT,
-    SESSIONS_MAX,
-    SPAWN_WAIT_S,
-)
+from holdfast.model.limits import ENDED_KEPT_COUNT, SESSIONS_MAX, SPAWN_WAIT_S
 from holdfast.model.probe import probe
 from holdfast.transport import unix
 
-ADOPT_WAIT_S = (
-    2.0  # for a keeper's answer at the start: within the time a client waits for a new host
-)
+ADOPT_WAIT_S = 2.0  # for a keeper's answer; a client waits longer than that for a new host
 ADOPT_AGAIN_S, ADOPT_AGAIN_MAX_S = 0.5, 30.0
-TERM_MAX = 1 << 62  # far from what fits into the wire and the store; only a stranger names more
-BURY_WAIT_S = 3.0  # before leaving: for what has just ended to be recorded
+TERM_MAX = 1 << 62  # far below the limit of the wire and the store; no host of ours gets there
+BURY_WAIT_S = 3.0  # before this host leaves: until sessions that just ended are recorded
 
 
 class Engine:
-    def __init__(self, home: Home, settings: Settings, database: Store) -> None:
-        self.home = home
-        self.settings = settings
-        self.store = database
+    def __init__(
+        self, home: Home, settings: Settings, database: Store, program: HostProgram = HostProgram()
+    ) -> None:
+        self.home, self._program, self.environment = home, program, program.environment
+        self.settings, self.store = settings, database
         self.events = Events(database)
         self.term = database.next_term()
         machine = keys.machine(home, time.time())
-        self.authority = Authority(database, machine, self.events.count)
+        self.sessions: dict[str, Session] = {}
+        self.authority = Authority(database, machine, self.events.count, plain_for(self.sessions))
+        if recovery_switch.is_off(home):
+            self.authority.recovery_is_off()
         self.journal = Journal(database, machine.secret())
         self.invitations = Invitations(database, self.authority, self._invitations_changed)
         self.devices = Devices(database, self.authority)
@@ -86,95 +97,175 @@ class Engine:
             home, machine, self.authority, self.invitations.passes, self.invitations.awaited
         )
         self.boot = process.boot_id()
-        self.sessions: dict[str, Session] = {}
-        self.ended: dict[str, Record] = {}
-        self.unreachable: dict[
-            str, str
-        ] = {}  # keepers that do not answer, and why: neither alive nor dead, "unknown"
-        self.unreached: dict[str, Record] = {}  # what the store knows of those
-        self.nursery = Nursery(home.run)
+        self.ended: dict[str, SessionRow] = {}
+        # Sessions with a silent keeper, and the reason: neither alive nor dead, but "unknown".
+        self.unreachable: dict[str, str] = {}
+        self.unreached: dict[str, SessionRow] = {}  # rows of unreachable sessions in the store
+        self.nursery = Nursery(home.run, self._nursery_found, program.nursery, program.descriptors)
         self.halter = Halter(
             home.state,
             lambda: (self.nursery.pid, *(s.keeper_pid for s in tuple(self.sessions.values()))),
         )
-        self.nursery.on_found = lambda pid: self.halter.groups.beside(pid, bool(self.nursery.apart))
-        self.kin = Kin()
-        self.tally = Tally()
-        self.aftermath = Aftermath(self)
-        self.writers = Writers(self.kin, home.state)
-        self.shapes = Shapes(self.sessions.get, self.writers.all)
-        self.pool = ThreadPoolExecutor(1, "view")
-        self.threads = Threads("sessions")
-        self._creating: dict[
-            str, asyncio.Future[None]
-        ] = {}  # by name: done when the session is there, or is not to be
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._burying: set[asyncio.Task[None]] = set()
+        self.lineages = Lineages(program.replace)
+        self.insiders = Insiders(self.sessions, self.lineages, settings.inside == "allow")
+        self.operator_stops = OperatorStops(self.halter, self.lineages)
+        self.counters, self.presence = Counters(), Presence()
+        self.background_exits = BackgroundExits(self.lineages, self.journal, database)
+        self.program_exits = ProgramExits()
+        self.writers = Writers(self.lineages, home.state, self.authority.names, self.journal)
+        self.shell_origins = ShellOrigins(
+            self.sessions.get, self.writers.authors_blocking, FurtherFiles(self.writers).includes
+        )
+        self.limit_watch = LimitWatch(
+            home.state,
+            self.halter,
+            self.journal,
+            self.background_exits.name_of,
+            lambda: self.lineages.told,
+        )
+        self.last_used = LastUsed(database)
+        # Told of the beginning and the end of every session, in this order.
+        self._observers = (
+            self.lineages,
+            self.counters,
+            self.program_exits,
+            self.background_exits,
+            self.shell_origins,
+            self.limit_watch,
+            self.last_used,
+            self.operator_stops,
+        )
+        self.pool, self.threads = ThreadPoolExecutor(1, "view"), Threads("sessions")
+        self.own_directories = OwnDirectories(home, prepare.DIRECTORIES)
+        # By name: done when the session exists, or could not be created.
+        self._creating: dict[str, asyncio.Future[None]] = {}
+        self._tasks = Tasks("a background task of the host")
+        self._burying = Tasks("the end of a session")
+        self._known: dict[str, SessionRow] = {}  # the store's rows when this host started
+        self._reachable = False
+        self.adoptions = Adoptions(
+            self._adopt_later,
+            self._tasks.spawn,
+            lambda word: word in (known := self.session_names()) or word in known.values(),
+            lambda i: keeper_pid(f"{home.run}/{i}{KEEPER_SUFFIX}"),
+        )
         self.gate = Gate(
             home.policy,
             discover(),
             on_policy=self._policy_changed,
             private=(home.state, os.path.dirname(home.config)),
+            used_state=self.shell_origins.used_state,
         )
-        self.gate.touched = self.shapes.touched
-        self.desk = Desk(self.gate, database, self._asked_about, self.authority.approves)
-        self.door = Door(self.journal, self.desk, self.events.note)
-        self.execgate = execgate.ExecGate(
+        named = self.settings.turn_policy.partition(TURN_PLUGIN)[2]
+        self.turn_plugin = TurnPlugin(named, self.threads) if named else None
+        self.held_acts = HeldActs(self.gate, database, self._asked_about, self.authority)
+        self.door = Door(
+            self.journal, self.held_acts, self.authority, self.events.note, self.insiders.of
+        )
+        self.execgate = gate.ExecGate(
             self.gate,
-            self.desk,
+            self.held_acts,
             self.authority,
             self.journal,
-            self.kin,
+            self.lineages,
             self.halter,
-            self.shapes.kinds,
+            self.shell_origins.kinds,
+            self.writers.authors,
         )
-        self.authority.on_change.append(lambda: self.desk.keys_changed(self.authority.counts))
-        self.on_broken: Callable[[], None] = lambda: None  # clients must connect anew
-        self.still_ours: Callable[[], bool] = lambda: (
-            True
-        )  # this home: somebody may have removed our lock and started another host
-        self.on_superseded: Callable[[], None] = lambda: None
+        self.lineages.wire(
+            observers=(self.writers,),
+            changed=(
+                self.program_exits.process_changed,
+                self.limit_watch.process_changed,  # before names of exited programs are dropped
+                self.background_exits.process_changed,
+                self.writers.process_changed,
+                self.execgate.process_changed,
+                self.operator_stops.process_changed,
+            ),
+            executed=self.execgate.verifier.executed,
+        )
+        self.authority.on_change.append(lambda: self.held_acts.keys_changed(self.authority.counts))
+
+    def _nursery_found(self, pid: int) -> None:
+        self.halter.groups.beside(pid, bool(self.nursery.apart))
 
     # ------------------------------------------------------------ finding sessions again
 
-    async def adopt_all(self) -> None:
-        """Every keeper of this home, again; what has no keeper any more is said to be lost."""
+    async def begin(self) -> None:
+        """Does all work that must precede the first client. The other sessions follow."""
         await self.halter.in_thread(self.halter.groups.leave)
-        self.kin.open()
-        self.shapes.open()
-        known = {r.id: r for r in self.store.records()}
+        reserved.report(self.home.reserved_names, self.authority)
+        self.lineages.open()
+        self.shell_origins.open()
+        known = self._known = {r.id: r for r in self.store.records()}
         found = [
             n.removesuffix(KEEPER_SUFFIX)
             for n in sorted(os.listdir(self.home.run))
             if n.endswith(KEEPER_SUFFIX)
         ]
-        for session_id, error in zip(
-            found,
-            await asyncio.gather(*(self._adopt(i, known) for i in found), return_exceptions=True),
-            strict=True,
-        ):
-            if (
-                isinstance(error, BaseException) and session_id not in self.sessions
-            ):  # of one keeper: the others are not to suffer for it
-                self.unreachable[session_id] = (
-                    f"its keeper's answer is odd: {type(error).__name__}: {error}"
-                )
         for record in known.values():
-            if record.id not in self.sessions and record.id not in self.unreachable:
+            if record.id not in found:
                 self._is_gone(record)
+        first = await self._unfinished(found)
+        await asyncio.gather(*(self._adopt_found(i) for i in first))
         for damaged in await go_on_recording(self.journal, self.door, self.sessions):
             self.events.note(damaged, "record.damaged", {})
-        self._spawn(retain(self.journal, self.settings.record_days))
-        self._sweep()
-        await self.halter.in_thread(self.halter.groups.sweep, {*self.sessions, *self.unreachable})
+        self._tasks.spawn(retain(self.journal, self.settings.record_days))
+        later = [i for i in found if i not in first]
+        living = {*self.sessions, *self.unreachable, *later}
+        self._tasks.spawn(self.own_directories.remove_all(self.own_directories.stale(living)))
         self.forget_old()
-        self.desk.begin(
-            {i: s.record.epoch for i, s in self.sessions.items()} | dict.fromkeys(self.unreachable),
+        self.held_acts.begin(
+            {i: s.record.epoch for i, s in self.sessions.items()}
+            | dict.fromkeys((*self.unreachable, *later)),
             self.authority.counts,
         )
+        await self.halter.in_thread(
+            self.halter.groups.sweep, {*self.sessions, *self.unreachable, *later}
+        )
+        self.adoptions.begin({i: known[i].name if i in known else None for i in later})
 
-    def _is_gone(self, record: Record) -> None:
-        """It has no keeper: it ended before, or it is lost."""
+    async def _unfinished(self, found: list[str]) -> set[str]:
+        """Sessions with recorded acts that have no outcome.
+
+        Only the keepers know the outcome, and the record must have it before any new entry.
+        """
+        try:
+            return {*found} & await self.journal.unfinished()
+        except Unavailable:
+            return set()
+
+    async def _adopt_found(self, session_id: str) -> None:
+        """Adopts a session; a failure makes only this session unreachable."""
+        try:
+            await self._adopt(session_id, self._known)
+        except Exception as e:
+            if session_id not in self.sessions:
+                self.unreachable[session_id] = (
+                    f"its keeper's answer is odd: {type(e).__name__}: {e}"
+                )
+        gone = session_id not in self.sessions and session_id not in self.unreachable
+        if gone and (record := self._known.get(session_id)) is not None:
+            self._is_gone(record)
+
+    async def _adopt_later(self, session_id: str) -> None:
+        """Adopts a session while clients are served."""
+        await self._adopt_found(session_id)
+        if (session := self.sessions.get(session_id)) is not None:
+            with contextlib.suppress(Unavailable):
+                await self.journal.catch_up(
+                    session.id, session.record.epoch, session.lane.restore_number
+                )
+            if self._reachable:
+                session.pace.reachable()
+
+    @property
+    def running(self) -> list[str]:
+        """The ids of all sessions, including sessions that are not adopted yet."""
+        return [*self.sessions, *self.adoptions.waiting]
+
+    def _is_gone(self, record: SessionRow) -> None:
+        """Files a session without a keeper as ended, or as lost if it was running."""
         if lifecycle.running(record.state):
             reason = (
                 "lost: the machine was restarted"
@@ -187,32 +278,20 @@ class Engine:
             self.events.note(record.id, "session.lost", {"reason": reason})
             self.store.post(store.save(record))
         self.ended[record.id] = record
-        self.desk.session_changed(record.id, None)
+        self.held_acts.session_changed(record.id, None)
 
-    def _sweep(self) -> None:
-        """Private files of sessions that are no more."""
-        with contextlib.suppress(OSError):
-            for name in {
-                name
-                for each in (making.SHARED, making.MEMORY)
-                if os.path.isdir(f"{self.home.run}/{each}")
-                for name in os.listdir(f"{self.home.run}/{each}")
-            }:
-                if name not in self.sessions and name not in self.unreachable:
-                    making.remove(self.home, name)
-
-    async def _adopt(self, session_id: str, known: dict[str, Record]) -> None:
+    async def _adopt(self, session_id: str, known: dict[str, SessionRow]) -> None:
         path = f"{self.home.run}/{session_id}{KEEPER_SUFFIX}"
         try:
             link = await self._claim(path, ADOPT_WAIT_S)
         except (FileNotFoundError, ConnectionRefusedError):
-            self.unreachable.pop(session_id, None)  # a keeper that is no more
+            self.unreachable.pop(session_id, None)  # the keeper is gone
             with contextlib.suppress(OSError):
                 os.unlink(path)
             return
         except (HoldfastError, OSError) as e:
             if session_id not in self.unreachable:
-                self._spawn(self._ask_again(session_id, known))
+                self._tasks.spawn(self._ask_again(session_id, known))
             self.unreachable[session_id] = e.message if isinstance(e, HoldfastError) else str(e)
             if session_id in known:
                 self.unreached[session_id] = known[session_id]
@@ -229,7 +308,7 @@ class Engine:
             raise
 
     async def _adopt_claimed(
-        self, session_id: str, known: dict[str, Record], link: KeeperLink
+        self, session_id: str, known: dict[str, SessionRow], link: KeeperLink
     ) -> None:
         try:
             label = json.loads(link.welcome.label)
@@ -237,7 +316,7 @@ class Engine:
             label = {}
         if not isinstance(label, dict):
             label = {}
-        record = known.get(session_id) or Record(
+        record = known.get(session_id) or SessionRow(
             session_id,
             str(label.get("name", session_id)),
             "detached",
@@ -250,21 +329,15 @@ class Engine:
         record.state = "detached"
         record.name = str(label.get("name", record.name))
         probe("host.keeper.claimed")
-        session = self._take(record, link, label)
+        session = self._make_session(record, link, label)
         session.pace.await_return(record.viewers)
-        if await self._look(session, adopted=True) is not None:
-            record.state = "halted"  # its processes were stopped before this host came
-        self.events.note(
-            session_id,
-            "session.adopted",
-            {
-                "term": self.term,
-                "root_pid": record.root_pid,
-                "output": [link.ring.start, link.ring.head],
-            },
-        )
+        if await self._read_layout_and_gate(session, adopted=True) is not None:
+            record.state = "halted"  # an earlier host halted the processes
+        output = [link.ring.start, link.ring.head]
+        facts = {"term": self.term, "root_pid": record.root_pid, "output": output}
+        self.events.note(session_id, "session.adopted", facts)
 
-    async def _ask_again(self, session_id: str, known: dict[str, Record]) -> None:
+    async def _ask_again(self, session_id: str, known: dict[str, SessionRow]) -> None:
         pause = ADOPT_AGAIN_S
         while session_id in self.unreachable or pause == ADOPT_AGAIN_S:
             await asyncio.sleep(pause)
@@ -277,7 +350,8 @@ class Engine:
             self._is_gone(record)
 
     def reachable(self) -> None:
-        """Clients can come back to what was found."""
+        """Tells the adopted sessions that clients can reconnect now."""
+        self._reachable = True
         for session in self.sessions.values():
             session.pace.reachable()
 
@@ -285,7 +359,7 @@ class Engine:
         for _ in range(3):
             try:
                 return await KeeperLink.open(path, self.term, wait_s)
-            except StaleTerm as e:  # the store lost its memory of terms: go above
+            except StaleTerm as e:  # the store has lost the last term: choose a higher term
                 if e.term >= TERM_MAX:
                     raise PeerFault(
                         f"the keeper listens to no host below term {e.term}, which none reaches",
@@ -295,7 +369,7 @@ class Engine:
                 self.store.post(store.raise_term(self.term))
         raise Unavailable("another host claims the same keeper")
 
-    def _take(self, record: Record, link: KeeperLink, label: dict[str, Any]) -> Session:
+    def _make_session(self, record: SessionRow, link: KeeperLink, label: dict[str, Any]) -> Session:
         w = link.welcome
         record.root_pid, record.root_start, record.epoch = w.root_pid, w.root_start, w.epoch
         _, record.cols, record.rows = link.ring.resized
@@ -303,39 +377,40 @@ class Engine:
             record,
             link,
             label,
-            making.directory(self.home, record.id),
-            making.memory(self.home, record.id),
+            prepare.session_directories(self.home, record.id, label.get("files", prepare.TOGETHER)),
+            prepare.host_only_directory(self.home, record.id),
             self.pool,
             self.threads,
             self._session_event,
             link.peer_pid,
         )
-        session.keyboard = Keyboard(session, self.journal, self.authority, self.gate)
+        session.leave_name()
+        session.keyboard = Keyboard(session, self.journal, self.authority, self.gate, self.insiders)
         session.pace.window_s = self.settings.pace_s
-        session.turn.rules.idle_s, session.turn.rules.policy = (
-            self.settings.turn_idle_s,
-            POLICIES[self.settings.turn_policy],
-        )
+        session.turn.begin(self.settings, self.presence, self.turn_plugin)
         session.on_company = lambda: self.store.post(store.save(record))
         self.sessions[record.id] = session
-        self.desk.session_changed(record.id, record.epoch)
+        self.held_acts.session_changed(record.id, record.epoch)
         session.ended.add_done_callback(lambda _: self._over(session))
-        tell((one.begin for one in (self.kin, self.tally, self.aftermath, self.shapes)), session)
-        session.on_link_lost = lambda: self._spawn(self._reclaim(session))
+        tell((one.begin for one in self._observers), session)
+        session.on_link_lost = lambda: self._tasks.spawn(self._reclaim(session))
         return session
 
-    async def _look(self, session: Session, adopted: bool = False) -> str | None:
-        """How it is laid out and can be halted, from the kernel, and how deep it is gated; and how it is halted, if it is."""
+    async def _read_layout_and_gate(self, session: Session, adopted: bool = False) -> str | None:
+        """Reads the layout from the kernel and gates the session; returns the kind of halt."""
         session.layout = await self.halter.layout(execution(session))
-        session.layout |= await self.execgate.look(session, adopted)
+        session.layout |= await self.execgate.gate_session(session, adopted)
+        session.layout |= prepare.sees(session.label)
         return await self.halter.halted(execution(session))
 
     async def _reclaim(self, session: Session) -> None:
-        """The link to a keeper broke. If it is alive, it is claimed again, as after a restart of the host: clients come back by
-        themselves and go on where they were. Otherwise the session is lost."""
+        """Claims a keeper again after the link broke; if the keeper is dead, the session is lost.
+
+        As after a restart of the host, clients reconnect and continue where they were.
+        """
         record = session.record
-        if not self.still_ours():
-            return self.on_superseded()
+        if not self._program.still_ours():
+            return self._program.superseded()
         try:
             unix.connect(
                 f"{self.home.run}/{record.id}{KEEPER_SUFFIX}", socket.SOCK_SEQPACKET
@@ -344,7 +419,8 @@ class Engine:
             return session.lost()
         self.sessions.pop(record.id, None)
         self.unreachable[record.id], self.unreached[record.id] = "it is being claimed again", record
-        self.on_broken()
+        for conn in list(self.counters.connections):
+            conn.close()  # clients must reconnect
         self._leave(session)
         await session.dispose()
         probe("host.reclaiming")
@@ -352,55 +428,52 @@ class Engine:
         await self._adopt(record.id, known)
         self.reachable()
         if record.id in self.unreachable:
-            self._spawn(self._ask_again(record.id, known))
+            self._tasks.spawn(self._ask_again(record.id, known))
         elif record.id not in self.sessions:
             self._is_gone(record)
         self.events.note(record.id, "session.reclaimed", {"term": self.term})
 
-    # ------------------------------------------------------------ making one
+    # ------------------------------------------------------------ creating a session
 
-    async def create(self, request: dict[str, Any], operator: str) -> Session:
+    async def create(self, request: NewSession, operator: str) -> Session:
         if len(self.sessions) >= SESSIONS_MAX:
             raise Refused(f"{SESSIONS_MAX} sessions run already", "end some")
-        session_id = ids.session_id(secrets.token_bytes(8))
-        name = request.get("name") or names.free(
-            request["argv"], {*self._names().values(), *self._creating}
-        )
+        taken = {*self.session_names().values(), *self._creating}
+        session_id = names.new_id({*taken, *(record.name for record in self.ended.values())})
+        name = request.name or names.free(list(request.argv), taken)
         self._reserve(name)
         try:
-            return await self._create(session_id, name, request, operator)
+            prepare.check_kept_home(self, request, name, operator)
+            return await retry.attempt(self, self._create, session_id, name, request, operator)
         except BaseException:
-            making.remove(self.home, session_id)
+            self._tasks.spawn(self.own_directories.remove(session_id))
             raise
         finally:
             self._unreserve(name)
 
     def made_for(self, token: str | None) -> Session | None:
-        """The session that this very request has made already: its keeper remembers, whatever became of the host that asked for it."""
-        return next(
-            (
-                s
-                for s in self.sessions.values()
-                if token and s.label.get("token") == making.token(token)
-            ),
-            None,
-        )
+        """The session that an earlier try of the same request created.
+
+        The keeper remembers the token, even if the host that sent the token died.
+        """
+        found = (s for s in self.sessions.values() if s.label.get("token") == prepare.token(token))
+        return next(found, None) if token else None
 
     async def named(self, name: str) -> Session | None:
-        """The session of that name, also if somebody is just making it."""
+        """The session of that name; waits while the session is being created."""
         while name in self._creating:
             await asyncio.wait({self._creating[name]})
         return next((s for s in self.sessions.values() if s.name == name), None)
 
     async def _create(
-        self, session_id: str, name: str, request: dict[str, Any], operator: str
+        self, session_id: str, name: str, request: NewSession, operator: str
     ) -> Session:
-        record, label, spawn = await making.prepare(self, session_id, name, request, operator)
-        await self.store.write(store.save(record))
+        record, label, spawn = await prepare.prepare(self, session_id, name, request, operator)
+        await self.store.run(store.save(record))
         probe("host.create.recorded")
         try:
             await self.nursery.spawn(
-                spawn, lambda: self.halter.in_thread(self.halter.groups.make, session_id)
+                spawn, lambda asked: limits.complete(self.halter, asked, label, request.limits)
             )
             probe("host.create.spawned")
             link = await self._claim(f"{self.home.run}/{session_id}{KEEPER_SUFFIX}")
@@ -408,18 +481,16 @@ class Engine:
             self.store.post(store.forget(session_id))
             await self.halter.in_thread(self.halter.groups.remove, session_id)
             raise
-        session = self._take(record, link, label)
-        session.change(
-            "started", operator=operator, root_pid=record.root_pid
-        )  # at once: it may be over before anything else is asked
+        session = self._make_session(record, link, label)
+        # At once: the program may exit before the answer to the next question.
+        session.change("started", operator=operator, root_pid=record.root_pid)
         self.store.post(store.save(record))
-        await self._look(session)
+        await self._read_layout_and_gate(session)
         return session
 
     def _reserve(self, name: str) -> None:
-        if ids.check_name(name) == MACHINE:
-            raise Refused(f"the name {name} is the machine's own", "choose another name")
-        other = next((i for i, n in self._names().items() if n == name), None)
+        names.check_new(name, (*self.session_names(), *self.ended))
+        other = next((i for i, n in self.session_names().items() if n == name), None)
         if other is not None or name in self._creating:
             raise Refused(
                 f"a session named {name} runs already" + (f" ({other})" if other else ""),
@@ -431,8 +502,8 @@ class Engine:
     def _unreserve(self, name: str) -> None:
         self._creating.pop(name).set_result(None)
 
-    def _names(self) -> dict[str, str]:
-        """Of everything that may be running, by id."""
+    def session_names(self) -> dict[str, str]:
+        """Names of all sessions that may be running, by id."""
         return {s.id: s.name for s in self.sessions.values()} | {
             i: self.unreached[i].name if i in self.unreached else i for i in self.unreachable
         }
@@ -448,11 +519,14 @@ class Engine:
         self.store.post(store.save(session.record))
         session.event("session.renamed", name=name)
 
-    # ------------------------------------------------------------ finding one
+    # ------------------------------------------------------------ finding a session
 
     def find(self, text: str) -> Session:
-        """A running session by id, name or unique prefix of its id; but who says the whole name of one that has ended means that one."""
-        known = self._names()
+        """A running session by id, name or unique prefix of the id.
+
+        The whole id or name of an ended session means that session, not a prefix of a running one.
+        """
+        known = self.session_names()
         found = names.match(text, known)
         if (
             found is not None
@@ -474,8 +548,8 @@ class Engine:
             )
         raise NotFound(f"no session {text[:80]!a}", what="session", word=text[:80])
 
-    def find_any(self, text: str) -> Session | Record:
-        """Also an ended one: the newest of that name."""
+    def find_any(self, text: str) -> Session | SessionRow:
+        """A running session, or else the newest ended session of that name."""
         try:
             return self.find(text)
         except NotFound:
@@ -491,27 +565,16 @@ class Engine:
     # ------------------------------------------------------------ after the end
 
     def _over(self, session: Session) -> None:
-        """At once, before anybody who waits for the end goes on: its name is free, and it is found among the ended."""
+        """Frees the name and files the session as ended, before waiters for the end continue."""
         self.sessions.pop(session.id, None)
         self.ended[session.id] = session.record
-        tell((self.desk.session_changed,), session.id, None)
+        tell((self.held_acts.session_changed,), session.id, None)
+        tell((record_end,), self.journal, session)
         self._leave(session)
-        task = asyncio.get_running_loop().create_task(bury(self, session))
-        self._burying.add(task)
-        task.add_done_callback(self._buried)
+        self._burying.spawn(bury(self, session))
 
     def _leave(self, session: Session) -> None:
-        tell(
-            (one.end for one in (self.kin, self.tally, self.aftermath, self.shapes, self.execgate)),
-            session,
-        )
-
-    def _buried(self, task: asyncio.Task[None]) -> None:
-        self._burying.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            task.get_loop().call_exception_handler(
-                {"message": "the end of a session", "exception": error}
-            )
+        tell((one.end for one in (*self._observers, self.execgate)), session)
 
     def forget_old(self) -> None:
         now = time.time()
@@ -520,7 +583,7 @@ class Engine:
             if n >= ENDED_KEPT_COUNT or now - (record.ended or 0) > self.settings.keep_ended_s:
                 self.forget(record)
 
-    def forget(self, record: Record) -> None:
+    def forget(self, record: SessionRow) -> None:
         self.ended.pop(record.id, None)
         self.store.post(store.forget(record.id))
 
@@ -536,12 +599,12 @@ class Engine:
         self.uplinks.changed()
 
     def _policy_changed(self, version: str) -> None:
-        self.desk.policy_changed(version)
+        self.held_acts.policy_changed(version)
         for session in self.sessions.values():
-            session.keyboard.again()
+            session.keyboard.recheck()
 
     def _asked_about(self, session_id: str, name: str, facts: dict[str, Any]) -> None:
-        """An act waits for approval, or no longer: for the record of events, and for who is attached."""
+        """Reports to events and attached clients that an act waits for approval, or no longer."""
         self.events.note(session_id, name, facts)
         for viewer in self.sessions[session_id].viewers if session_id in self.sessions else ():
             viewer.conn.event(
@@ -549,31 +612,30 @@ class Engine:
                 session=session_id,
                 what=name.removeprefix("approval."),
                 **facts,
-                **self.desk.stands(viewer.conn, facts["id"]),
+                **self.held_acts.deciding_facts(viewer.conn, facts["id"]),
             )
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def close(self) -> None:
-        """Leaves every session running: the links are dropped, the keepers do not mind. Those of ended sessions are let go
-        first, or they would wait for the next host."""
+        """Drops the links; every session keeps running.
+
+        Keepers of ended sessions are released first; otherwise they would wait for the next host.
+        """
         await self.uplinks.close()
-        if self._burying:
-            await asyncio.wait(self._burying, timeout=BURY_WAIT_S)
-        for task in self._tasks:
-            task.cancel()
+        await self._burying.wait(BURY_WAIT_S)
+        self._tasks.cancel()
+        self.limit_watch.close()
         await self.journal.close()
         self.execgate.close()
-        self.kin.close()
-        self.shapes.close(self.sessions.values())
+        self.lineages.close()
+        self.shell_origins.close(self.sessions.values())
         for session in list(self.sessions.values()):
             await session.dispose()
         self.pool.shutdown(wait=True)
+        if self.turn_plugin is not None:
+            self.turn_plugin.close()
         self.threads.close()
-        self.desk.close()
+        self.own_directories.close()
+        self.held_acts.close()
         self.gate.close()
         self.halter.close()
         self.devices.flush()

@@ -1,10 +1,12 @@
-"""The host's composition root: the only place of this program that reads the world's settings.
+"""The host's composition root: the only module of this program that reads the environment.
 
     python -m holdfast.host.main
 
-One host per home: an exclusive lock says so, held by the process itself, so no stale file can lie. It may be killed, stopped or
-replaced at any time; sessions do not notice. SIGTERM and SIGINT stop it, SIGHUP replaces it in place: same pid, and the lock is
-handed on, or a client that finds nobody for a moment would start another host in between. A service manager may run it: host/service.py.
+There is one host per home. The process itself holds an exclusive lock, so a stale file cannot
+mislead. The host may be killed, stopped or replaced at any time; sessions do not notice. SIGTERM
+and SIGINT stop the host. SIGHUP replaces the host in place, with the same pid, and hands the lock
+on: otherwise a client that found no host for a moment would start a second host. A service manager
+may run the host: host/service.py.
 """
 
 from __future__ import annotations
@@ -23,23 +25,25 @@ import time
 from typing import NoReturn
 
 from holdfast import home as homes
-from holdfast.home import Home, config, cores
-from holdfast.host import threads
+from holdfast.home import Home, config, cores, programs
+from holdfast.home.settings import Settings
 from holdfast.host.engine import Engine
-from holdfast.host.hurry import short_slice
-from holdfast.host.ops import Ops
-from holdfast.host.selector import HotLoop
+from holdfast.host.lifecycle.host_program import HostProgram
+from holdfast.host.requests.host import Host
+from holdfast.host.runtime import threads
+from holdfast.host.runtime.hot_loop import HotLoop
+from holdfast.host.runtime.priority import short_slice, survive_memory
 from holdfast.host.server import Server
 from holdfast.host.service import Service, leave_stopped
-from holdfast.host.store import Store
-from holdfast.host.telemetry import Telemetry
+from holdfast.host.storage.store import Store
+from holdfast.host.telemetry.exporters import Telemetry
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.probe import probe
 from holdfast.transport import unix
 
 LOG_BYTES = 4 * 1024 * 1024
-LOCK_WAIT_S = 1.0  # for a host that is just leaving
-STUCK_S = 1.0  # until a thread that is still at work is one that hangs
+LOCK_WAIT_S = 1.0  # for the previous host to leave
+STUCK_S = 1.0  # a thread that is still busy after this time hangs
 log = logging.getLogger("holdfast.host")
 
 
@@ -51,9 +55,8 @@ def main() -> int:
 
         probes.arm_from(arm)
         os.environ["HOLDFAST_PROBE_KEPT"] = arm
-    service = Service(
-        os.environ.get("HOLDFAST_SERVICE", ""), os.environ.pop("NOTIFY_SOCKET", "")
-    )  # the address is ours, not our children's
+    # Popped: the socket is for this process only, not for its children.
+    service = Service(os.environ.get("HOLDFAST_SERVICE", ""), os.environ.pop("NOTIFY_SOCKET", ""))
     try:
         homes.prepare(home)
         cores.forbid()
@@ -64,6 +67,7 @@ def main() -> int:
         _logging(home)
         service.begin(home)
         short_slice()
+        survive_memory()
         with asyncio.Runner(loop_factory=HotLoop) as runner:
             return runner.run(_serve(home, lock, service))
     except HoldfastError as e:
@@ -71,7 +75,8 @@ def main() -> int:
         return e.exit_code
     except OSError as e:
         print(
-            f"holdfast host: cannot use {home.state}: {e}\n  free disk space, make it writable, or set HOLDFAST_HOME to another directory",
+            f"holdfast host: cannot use {home.state}: {e}\n"
+            "  free disk space, make it writable, or set HOLDFAST_HOME to another directory",
             file=sys.stderr,
             flush=True,
         )
@@ -79,7 +84,7 @@ def main() -> int:
 
 
 def _inherited(home: Home) -> int | None:
-    """The lock of the host we were, if we replace one in place."""
+    """The lock of the previous host, if this process replaces that host in place."""
     try:
         fd = int(os.environ.pop("HOLDFAST_LOCK", ""))
         if not os.path.samestat(os.fstat(fd), os.stat(f"{home.run}/host.lock")):
@@ -91,7 +96,7 @@ def _inherited(home: Home) -> int | None:
 
 
 def _lock(home: Home) -> int | None:
-    """None: another host has it. Who had to wait and was stopped meanwhile does not start after all."""
+    """None: a second host holds the lock, or the home was stopped while this process waited."""
     fd = os.open(f"{home.run}/host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + LOCK_WAIT_S
     waited = False
@@ -110,8 +115,14 @@ def _lock(home: Home) -> int | None:
     return _named(fd)
 
 
+def _is_held(home: Home, fd: int) -> bool:
+    """Whether the lock file in this home is still the file that this process holds."""
+    path = f"{home.run}/host.lock"
+    return os.path.exists(path) and os.path.samestat(os.fstat(fd), os.stat(path))
+
+
 def _named(fd: int) -> int:
-    """For people; the lock itself needs no contents, and the disk may be full."""
+    """Writes the pid into the lock file, for people; the lock works without the pid."""
     with contextlib.suppress(OSError):
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
@@ -119,7 +130,7 @@ def _named(fd: int) -> int:
 
 
 def _logging(home: Home) -> None:
-    """Operations only: never terminal content, command text or environment."""
+    """Logs operations only: never terminal content, command text or environment."""
     try:
         if os.path.getsize(home.log) > LOG_BYTES:
             os.replace(home.log, home.log + ".1")
@@ -140,8 +151,11 @@ def _logging(home: Home) -> None:
 
 
 def _descriptors() -> tuple[int, int]:
-    """As many as the machine allows: a host needs some for every session and client. Gives the limit as it was, which is what
-    programs in sessions get: more than 1024 breaks those that use select."""
+    """Raises the limit of descriptors to the maximum; returns the previous limit.
+
+    A host needs several for each session and client. Programs in sessions get the previous limit:
+    more than 1024 breaks programs that use select.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -179,41 +193,42 @@ async def _serve(home: Home, lock: int, service: Service) -> int:
             else (lambda: stop("down")),
         )
     loop.add_signal_handler(signal.SIGHUP, stop, "restart")
-    settings = config.settings(config.load(home.config))
-    engine = Engine(home, settings, Store(home.database))
-    engine.still_ours = lambda: (
-        os.path.exists(f"{home.run}/host.lock")
-        and os.path.samestat(os.fstat(lock), os.stat(f"{home.run}/host.lock"))
+    settings = Settings.load(home)
+    allowed = _descriptors()
+    program = HostProgram(
+        environment=dict(os.environ),
+        nursery=service.nursery,
+        descriptors=allowed,
+        still_ours=lambda: _is_held(home, lock),
+        superseded=lambda: stop("superseded"),
+        replace=lambda: _replace(lock, allowed, service, in_place=False),
     )
-    engine.on_superseded = lambda: stop("superseded")
-    engine.nursery.descriptors = allowed = _descriptors()
-    engine.nursery.apart = service.nursery
-    engine.execgate.held_up.replace = lambda: _replace(lock, allowed, service, in_place=False)
+    engine = Engine(home, settings, Store(home.database), program)
     loop.set_default_executor(threads.Pool(threads.THREADS, "host"))
-    engine.store.start(loop)
+    engine.store.start()
     if engine.store.put_aside:
         log.error(
             "the database was unreadable and is now %s; sessions are rebuilt from their keepers",
             engine.store.put_aside,
         )
     nursery = engine.nursery.look()
-    await engine.adopt_all()
+    await engine.begin()
     probe("host.adopted")
-    server = Server(engine, Ops(engine, stop), unix.listen(home.host_socket))
+    server = Server(engine, Host(engine, stop), unix.listen(home.host_socket))
     engine.reachable()
     await engine.uplinks.begin(server)
     telemetry = Telemetry(engine, settings)
-    log.info("host %d serves %d sessions (term %d)", os.getpid(), len(engine.sessions), engine.term)
-    service.ready(len(engine.sessions))
+    log.info("host %d serves %d sessions (term %d)", os.getpid(), len(engine.running), engine.term)
+    service.ready(len(engine.running))
     probe("host.ready")
     try:
         if not nursery:
             await engine.nursery.warm()
     except HoldfastError as e:
         log.error("%s", e.message)
-    gc.collect()
-    gc.freeze()
+    adopting = loop.create_task(_adopted(engine))
     how = await stopping
+    adopting.cancel()
     messages = {
         "down": "stopped by `holdfast down`; sessions keep running",
         "restart": "the host is being replaced",
@@ -226,7 +241,7 @@ async def _serve(home: Home, lock: int, service: Service) -> int:
     else:
         service.stopping()
     if how == "down" and service.kind:
-        leave_stopped(home)  # before anybody hears of it, and would start the next one
+        leave_stopped(home)  # before a client notices, and starts the next host
     server.close(how, messages[how])
     telemetry.close()
     await engine.close()
@@ -242,8 +257,18 @@ async def _serve(home: Home, lock: int, service: Service) -> int:
     _vanish()
 
 
+async def _adopted(engine: Engine) -> None:
+    """Takes all objects that exist after the adoption out of the garbage collector's rounds."""
+    await engine.adoptions.all()
+    gc.collect()
+    gc.freeze()
+
+
 def _replace(lock: int, allowed: tuple[int, int], service: Service, in_place: bool) -> NoReturn:
-    """The next host: this process, with the same pid; or another one, if a thread is stuck in the kernel: the kernel waits for all of them before it makes a process another program."""
+    """Starts the next host: in this process, or in a new one if a thread is stuck in the kernel.
+
+    An exec waits until every thread of the process has ended.
+    """
     kept = os.environ.pop("HOLDFAST_PROBE_KEPT", None)
     if kept:
         os.environ["HOLDFAST_PROBE"] = kept
@@ -252,26 +277,24 @@ def _replace(lock: int, allowed: tuple[int, int], service: Service, in_place: bo
     os.environ["HOLDFAST_LOCK"] = str(lock)
     if service.address:
         os.environ["NOTIFY_SOCKET"] = service.address
-    with cores.as_before():
+    with cores.original_limit():
+        command = programs.module("holdfast.host.main")
         if in_place:
-            os.execv(sys.executable, [sys.executable, "-m", "holdfast.host.main"])
+            os.execv(sys.executable, command)
         log.error(
-            "host %d: a thread is stuck in the kernel, which keeps this process until a file system answers",
+            "host %d: a thread is stuck in the kernel, "
+            "which keeps this process until a file system answers",
             os.getpid(),
         )
-        service.is_now(
-            os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-m", "holdfast.host.main"],
-                os.environ,
-                setsid=True,
-            )
-        )
+        service.is_now(os.posix_spawn(sys.executable, command, os.environ, setsid=True))
     _vanish()
 
 
 def _vanish() -> NoReturn:
-    """At once, and with nothing left in anybody's hands: a thread that is stuck in a file system would keep the lock and the sockets of a process that is gone."""
+    """Exits at once, with all descriptors closed.
+
+    A thread that is stuck in a file system would otherwise keep the lock and the sockets open.
+    """
     logging.shutdown()
     with contextlib.suppress(OSError):
         for fd in os.listdir("/proc/self/fd"):

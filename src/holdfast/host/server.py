@@ -1,4 +1,4 @@
-"""Local clients: admits them by the kernel's word about who they are, and hands their frames on."""
+"""Connections of clients: admits clients by proved keys and dispatches the frames."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from holdfast import __version__
-from holdfast.host.connection import GAVE_UP, Connection
+from holdfast.core.contract.codec import encode
 from holdfast.host.engine import Engine
-from holdfast.host.ops import Ops
+from holdfast.host.requests import nesting
+from holdfast.host.requests.host import Host
+from holdfast.host.requests.table import handle
+from holdfast.host.runtime.connection import GAVE_UP, Connection
+from holdfast.host.runtime.notify import log_error
+from holdfast.host.runtime.tasks import Tasks
 from holdfast.model import ids, signing
 from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, Refused, Usage
 from holdfast.model.limits import CLIENTS_MAX, INPUT_CHUNK_BYTES, OPERATOR_CLIENTS_MAX
@@ -21,51 +26,54 @@ from holdfast.model.probe import probe
 from holdfast.transport import unix
 from holdfast.wire import frames, hello, version
 
-REQUESTS_MAX = 256  # of one client at a time
+REQUESTS_MAX = 256  # of a client at a time
 ACCEPT_PAUSE_S = 0.2
 
 
 class Server:
-    def __init__(self, engine: Engine, ops: Ops, listener: socket.socket) -> None:
+    def __init__(self, engine: Engine, host: Host, listener: socket.socket) -> None:
         self.engine = engine
-        self.ops = ops
-        self.connections: set[Connection] = set()
-        engine.tally.connections = self.connections
+        self.host = host
+        self.connections = engine.counters.connections
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("a request")  # requests outlive the connection
         self._listener = listener
         listener.setblocking(False)
         self._loop.add_reader(listener, self._accept)
-        engine.on_broken = self._drop_all
         engine.authority.on_change.append(self._drop_revoked)
+        engine.authority.on_recovered.append(self._announce)
 
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
         except BlockingIOError:
             return
-        except (
-            OSError
-        ):  # no descriptor left: perhaps soon; until then it must not be asked in a circle
+        except OSError:  # no descriptor left: pause, or the loop would call this again at once
             self._loop.remove_reader(self._listener)
             self._loop.call_later(ACCEPT_PAUSE_S, self._listen_again)
             return
         pid, uid = unix.peer(sock)
         if uid not in (os.geteuid(), 0) or not self._room():
-            sock.close()  # the directory's mode keeps others out; this is the second lock
+            sock.close()  # the second lock: the mode of the directory keeps other accounts out
+            return
+        if (around := nesting.around(pid)) is None and uid == os.geteuid():
+            sock.close()  # a client that is gone, or hides where it runs
             return
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        self.connections.add(Connection(sock, pid, self._frame, self._closed))
+        self.connections.add(Connection(sock, pid, self._frame, self._closed, around=around or ()))
 
     def admit(self, sock: socket.socket, channel: str, on_the_way: Callable[[], int]) -> bool:
-        """Somebody on another machine, through a sealed channel. False: there is no room."""
+        """Admits a client from a remote machine, through a sealed channel.
+
+        False: there is no room.
+        """
         if not self._room():
             return False
         self.connections.add(Connection(sock, 0, self._frame, self._closed, channel, on_the_way))
         return True
 
     def _room(self) -> bool:
-        """Whether there is room for one more, if need be by sending the oldest away that has not said who it is."""
+        """Makes room, if need be by closing the oldest connection without an introduction."""
         if len(self.connections) >= CLIENTS_MAX:
             silent = min(
                 (conn for conn in self.connections if not conn.client),
@@ -83,7 +91,7 @@ class Server:
             self._loop.add_reader(self._listener, self._accept)
 
     def _drop_revoked(self) -> None:
-        """Whatever it is doing: also who only follows output or events."""
+        """Disconnects revoked clients, also clients that only follow output or events."""
         for conn in list(self.connections):
             if conn.client and not conn.revoking:
                 try:
@@ -91,14 +99,26 @@ class Server:
                 except NotAllowed as e:
                     conn.bye("admission", e.message, e.recover)
 
-    def _drop_all(self) -> None:
-        for conn in list(self.connections):
-            conn.close()
+    def _announce(self) -> None:
+        """Shows a recovery to every attached client; other clients learn of it in a welcome."""
+        for conn, viewer in list(self.host.viewers.items()):
+            for one in self._untold(conn):
+                conn.event("recovered", session=viewer.session.id, **one)
+
+    def _untold(self, conn: Connection) -> list[dict[str, object]]:
+        """The recoveries to show to this client, if it shows any; each key is told once."""
+        if conn.hello.get("announce") is not True:
+            return []
+        found = self.engine.authority.unseen(conn.key)
+        self.engine.authority.told(conn.key)
+        return [{"operator": name, "at": at} for name, at in found.items()]
 
     def _closed(self, conn: Connection) -> None:
         self.connections.discard(conn)
         self.engine.devices.left(conn)
-        self.ops.leave(conn, "lost")
+        if conn.client:
+            self.engine.presence.left(conn.operator)
+        self.host.leave(conn, "lost")
 
     # ------------------------------------------------------------ frames
 
@@ -117,33 +137,30 @@ class Server:
             if number in conn.tasks:
                 raise PeerFault(f"request number {number} is in use")
             if len(conn.tasks) >= REQUESTS_MAX:
-                return conn.fail(
-                    number,
-                    Refused(
-                        f"{REQUESTS_MAX} requests of this client are under way",
-                        "wait for their answers",
-                    ),
-                )
-            conn.tasks[number] = self._begun(self._request(conn, number, body))
+                why = f"{REQUESTS_MAX} requests of this client are under way"
+                return conn.fail(number, Refused(why, "wait for their answers"))
+            conn.tasks[number] = self._tasks.spawn(self._request(conn, number, body))
         elif kind == frames.SEEN:
-            viewer = self.ops.viewers.get(conn)
+            viewer = self.host.viewers.get(conn)
             if viewer is not None:
                 viewer.seen(frames.read_seen(payload))
+        elif kind == frames.STDIN:
+            number, start, data = frames.read_stdin(payload)
+            if (taking := conn.inputs.get(number)) is not None:
+                taking(start, data)
+        elif kind == frames.CREDIT:
+            number, until = frames.read_credit(payload)
+            if (flow := conn.downstreams.get(number)) is not None:
+                flow.allow(until)
         elif kind == frames.RESIZE:
             self._resize(conn, payload)
         elif kind == frames.CANCEL:
             task = conn.tasks.get(frames.read_cancel(payload))
             if task is not None:
-                task.cancel(GAVE_UP)
+                # Not before the first step: a task that never ran would leave no answer.
+                self._loop.call_soon(task.cancel, GAVE_UP)
         else:
             raise PeerFault("introduced twice")
-
-    def _begun(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """The loop holds no task that waits: one whose connection is gone would go with it, in the middle of what it does at its end."""
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def _hello(self, conn: Connection, body: dict[str, Any]) -> None:
         chosen = version.choose(body.get("lowest"), body.get("version"))
@@ -166,11 +183,14 @@ class Server:
         except (Usage, ValueError) as e:
             raise PeerFault(str(e)) from e
         conn.hello = body
+        if type(credit := body.get("credit")) is int and credit > 0:
+            conn.window = credit
         conn.challenge = {
             "version": chosen,
             "machine": signing.show(self.engine.authority.machine),
             "nonce": os.urandom(hello.NONCE_BYTES).hex(),
         }
+        conn.challenged()
         conn.send(frames.pack_json(frames.CHALLENGE, conn.challenge))
 
     def _proof(self, conn: Connection, body: dict[str, Any]) -> None:
@@ -183,26 +203,31 @@ class Server:
             raise PeerFault("a malformed proof") from e
         if not signing.verify(conn.key, hello.DOMAIN, statement, signature):
             return conn.bye("admission", f"this is not the key of {conn.operator}")
+        conn.proved()
         conn.binding = hello.binding(statement, signature)
-        conn.tasks[0] = self._begun(
+        conn.tasks[0] = self._tasks.spawn(
             self._admit(conn, statement, body.get("recovery"), body.get("invitation"))
         )
 
     async def _admit(
         self, conn: Connection, statement: bytes, recovery: Any, invitation: Any
     ) -> None:
-        """The key is its own; is it somebody's who is known here? Nobody was ever known: it is the first, and has admin."""
+        """Decides whether a proved key belongs to a known operator.
+
+        On a machine without operators the first key becomes an operator with admin.
+        """
         authority, joined = self.engine.authority, {}
         try:
             if authority.needs_first and invitation is None and not conn.channel:
-                with contextlib.suppress(Refused):  # somebody else was first
+                with contextlib.suppress(Refused):  # a different client was first
                     await authority.first_identity(
                         conn.operator, "human", conn.key, time.time(), os.uname().nodename
                     )
-                    self.engine.door.came(conn, "first")
-            if recovery is not None and conn.channel:
+                    self.engine.door.record_joined(conn, "first")
+            if recovery is not None and (conn.channel or self.engine.insiders.session_of(conn)):
                 raise NotAllowed(
-                    "nobody recovers from another machine", "use a terminal of the machine itself"
+                    "recovery is not possible from another machine, nor from inside a session",
+                    "use a terminal of the machine itself, outside of every session",
                 )
             if recovery is not None:
                 await authority.recover(
@@ -211,25 +236,24 @@ class Server:
                     time.time(),
                     os.uname().nodename,
                 )
-                self.engine.door.came(conn, "recover")
+                self.engine.door.record_joined(conn, "recover")
             if invitation is not None:
-                joined = {
-                    "joined": (
-                        found := await self.engine.invitations.join(
-                            conn.operator, conn.key, statement, invitation, conn.waits
-                        )
-                    )
-                }
-                if not found["again"]:
-                    self.engine.door.came(
+                found = await self.engine.invitations.join(
+                    conn.operator, conn.key, statement, invitation, conn.waits
+                )
+                joined = {"joined": encode(found)}
+                if not found.again:
+                    self.engine.door.record_joined(
                         conn,
                         "join",
-                        by=found["by"],
+                        by=found.by,
                         invitation=str(invitation["id"]),
-                        rights=found["rights"],
-                        scope=found["scope"],
-                        **({"of": found["of"], "device": found["device"]} if found["of"] else {}),
+                        rights=list(found.rights),
+                        scope=found.scope,
+                        **({"of": found.of, "device": found.device} if found.of else {}),
                     )
+            if isinstance(about := conn.hello.get("about"), str):
+                await self.engine.adoptions.needed_by({"op": "place", "session": about}, 0)
             who = authority.who(conn.key)
             if who.name != conn.operator:
                 raise NotAllowed(
@@ -251,8 +275,8 @@ class Server:
             conn.tasks.pop(0, None)
         conn.kind = who.kind
         conn.client = hello.origin(conn.hello["key"], conn.hello["client"])
-        conn.introduced()
         self.engine.devices.came(conn)
+        self.engine.presence.came(conn.operator)
         conn.send(
             frames.pack_json(
                 frames.WELCOME,
@@ -263,6 +287,8 @@ class Server:
                     "pid": os.getpid(),
                     "release": __version__,
                     "device": authority.device_of(conn.key),
+                    "takes": ["stdin", "credit"],
+                    **({"recovered": untold} if (untold := self._untold(conn)) else {}),
                     **joined,
                     **self._about(conn),
                 },
@@ -270,34 +296,33 @@ class Server:
         )
 
     def _about(self, conn: Connection) -> dict[str, Any]:
-        """What an act on the session that the client named is to be signed for; nothing if there is no such session for it."""
+        """The place that acts on the named session are signed for; empty without access."""
         about = conn.hello.get("about")
         try:
-            return {"place": self.ops.place_of(conn, about)} if isinstance(about, str) else {}
+            return (
+                {"place": encode(self.host.place_of(conn, self.host.meant(conn, about)))}
+                if isinstance(about, str)
+                else {}
+            )
         except HoldfastError:
             return {}
 
     async def _request(self, conn: Connection, number: int, body: dict[str, Any]) -> None:
         try:
-            answer = await self.ops.handle(conn, number, body)
-            if body.get("op") != "attach":
+            await self.engine.adoptions.needed_by(body, conn.pid)
+            answer = await handle(self.host, conn, number, body)
+            if answer is not None:
                 conn.answer(number, answer)
         except HoldfastError as e:
-            self.engine.tally.refusals[e.name] += 1
+            self.engine.counters.refusals[e.name] += 1
             conn.fail(number, e)
         except asyncio.CancelledError:
             conn.fail(number, Refused("cancelled"))
         except Exception as e:
-            self._loop.call_exception_handler(
-                {"message": f"request {body.get('op')}", "exception": e}
-            )
-            conn.fail(
-                number,
-                HoldfastError(
-                    f"internal error: {type(e).__name__}: {e}",
-                    "the host's log has the details; please report it",
-                ),
-            )
+            log_error(f"request {body.get('op')}", e)
+            why = f"internal error: {type(e).__name__}: {e}"
+            report = "the host's log has the details; please report it"
+            conn.fail(number, HoldfastError(why, report))
         finally:
             conn.tasks.pop(number, None)
             if conn.revoking:
@@ -305,7 +330,7 @@ class Server:
                 self._drop_revoked()
 
     def _input(self, conn: Connection, payload: bytes) -> None:
-        viewer = self.ops.viewers.get(conn)
+        viewer = self.host.viewers.get(conn)
         if viewer is None:
             if conn.client:
                 conn.event(
@@ -326,7 +351,7 @@ class Server:
 
     def _resize(self, conn: Connection, payload: bytes) -> None:
         _, cols, rows = frames.read_resize(payload)
-        viewer = self.ops.viewers.get(conn)
+        viewer = self.host.viewers.get(conn)
         if viewer is None:
             return
         session = viewer.session
@@ -338,7 +363,7 @@ class Server:
             and viewer.resizes
             and (holder == conn.operator or (holder is None and alone))
         ):
-            session.resize(cols, rows)
+            session.viewers.resize(cols, rows)
 
     def close(self, reason: str, message: str) -> None:
         self._loop.remove_reader(self._listener)

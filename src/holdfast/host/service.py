@@ -1,10 +1,11 @@
-"""The service manager that runs this host, if one does (core/units.py has the units).
+"""The service manager that runs this host, if there is one (core/systemd_units.py has the units).
 
-It is told when the host serves, when it stops and when it is replaced in place. When it wants the host to end, the host asks what is to follow: a restart, and
-clients are told to come back by themselves; or nothing, and then it is as if somebody had said `holdfast down`. A signal alone does not say.
+The host tells the manager when it serves, when it stops and when it is replaced in place. When the
+manager ends the host, the host asks for the next job, because a signal does not name it. If a
+restart follows, clients are told to reconnect; if not, the stop is the same as `holdfast down`.
 
-The home remembers that there is a manager (`home.service`), so that a client that finds no host has the manager start it: in the right group, hardened, and
-with a nursery apart.
+The home remembers that there is a manager (`home.service`). A client that finds no host then asks
+the manager to start the host: in the right group, hardened, with the nursery in a separate unit.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from holdfast.transport import readiness
 
 HOST_UNIT = "holdfast-host.service"
 NURSERY_UNIT = "holdfast-nursery.service"
-ASK_S = 2.0  # for the manager to say what it is about to do
+ASK_S = 2.0  # for the manager's answer
 _COMES_BACK = frozenset(("restart", "try-restart", "start"))
 
 
 class Service:
-    """`kind`: of HOLDFAST_SERVICE, "user" or "system"; else nobody runs this host. `address`: of NOTIFY_SOCKET."""
+    """`kind`: HOLDFAST_SERVICE, "user" or "system"; otherwise there is no manager.
+
+    `address`: NOTIFY_SOCKET.
+    """
 
     def __init__(self, kind: str, address: str) -> None:
         self.kind = kind if kind in ("user", "system") else ""
@@ -32,27 +36,24 @@ class Service:
 
     @property
     def nursery(self) -> str:
-        """The unit of the nursery; empty if the host is to start one itself."""
+        """The unit of the nursery; empty if the host starts the nursery."""
         return NURSERY_UNIT if self.kind else ""
 
     def begin(self, home: Home) -> None:
-        """With the home's lock held."""
+        """Remembers the manager in the home. The caller holds the home's lock."""
         if not self.kind:
             with contextlib.suppress(OSError):
                 os.unlink(home.service)
             return
         with contextlib.suppress(OSError):
-            os.unlink(home.stopped)  # the manager was asked for a host
+            os.unlink(home.stopped)  # the manager was asked to start a host
         _write(home.service, self.kind)
 
     def ready(self, sessions: int) -> None:
-        readiness.tell(
-            self.address,
-            readiness.READY,
-            f"STATUS=serves {sessions} session{'' if sessions == 1 else 's'} that ran already"
-            if sessions
-            else "STATUS=serves",
-        )
+        status = "STATUS=serves"
+        if sessions:
+            status += f" {sessions} session{'' if sessions == 1 else 's'} that ran already"
+        readiness.tell(self.address, readiness.READY, status)
 
     def stopping(self) -> None:
         readiness.tell(self.address, readiness.STOPPING)
@@ -63,19 +64,13 @@ class Service:
         )
 
     def is_now(self, pid: int) -> None:
-        """Another process is the host from now on."""
+        """Tells the manager that a new process is the host from now on."""
         readiness.tell(self.address, f"MAINPID={pid}")
 
     async def comes_back(self) -> bool:
-        """Whether the manager that ends this host starts the next one. If it does not say, it does."""
-        command = (
-            "systemctl",
-            *(("--user",) if self.kind == "user" else ()),
-            "list-jobs",
-            "--no-legend",
-            "--plain",
-            "--no-pager",
-        )
+        """Whether the manager that ends this host starts the next host; yes without an answer."""
+        user = ("--user",) if self.kind == "user" else ()
+        command = ("systemctl", *user, "list-jobs", "--no-legend", "--plain", "--no-pager")
         try:
             async with asyncio.timeout(ASK_S):
                 process = await asyncio.create_subprocess_exec(
@@ -91,7 +86,10 @@ class Service:
 
 
 def ends_in_a_start(jobs: str) -> bool:
-    """From `systemctl list-jobs`: number, unit, kind, state. No job of ours at all: a signal from somebody else."""
+    """Whether a job of the host's unit in `systemctl list-jobs` starts the unit again.
+
+    Columns are number, unit, kind, state. Without a job, the signal did not come from the manager.
+    """
     kinds = [
         words[2]
         for line in jobs.splitlines()
@@ -101,7 +99,7 @@ def ends_in_a_start(jobs: str) -> bool:
 
 
 def leave_stopped(home: Home) -> None:
-    """Nobody is to start a host until a person or the manager wants one."""
+    """Keeps clients from starting a host until a person or the manager asks for a host."""
     _write(home.stopped, "")
 
 

@@ -1,4 +1,7 @@
-"""Who may do what on this machine (A5, S7): evaluated at each act, revoked with effect on the next, and never closed to everybody."""
+"""Rights on a machine (A5, S7): checked at each act, revoked with effect on the next act.
+
+The machine never becomes closed to all operators.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,20 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.core import envelope, recovery
-from holdfast.core.envelope import Scope
+from holdfast.core.people import envelope, recovery
+from holdfast.core.people.envelope import Scope
 from holdfast.home.keys import Identity
-from holdfast.host import authority as authorities
-from holdfast.host import store
-from holdfast.host.authority import Authority
-from holdfast.host.store import Store
+from holdfast.host.people import authority as authorities
+from holdfast.host.people import key_passes
+from holdfast.host.people.authority import Authority
+from holdfast.host.storage import store
+from holdfast.host.storage.store import Store
 from holdfast.model import signing
 from holdfast.model.errors import NotAllowed, NotFound, Refused, Unavailable, Usage
-from holdfast.model.limits import DECISIONS_KEPT
+from holdfast.model.limits import DECISIONS_KEPT, REVOKED_TOLD_S
+from holdfast.model.reserved_names import RESERVED
 from holdfast.model.rights import ADMIN, EXECUTE, READ
+from tests.support.examples import examples
 
 PRIVATE = {
     name: bytes([n + 1]) * 32
@@ -44,7 +50,7 @@ def with_authority(path: Path, work: Work, machine: Identity = MACHINE) -> Any:
     async def go() -> Any:
         opened = Store(str(path / "state.db"))
         authority = Authority(opened, machine)
-        opened.start(asyncio.get_running_loop())
+        opened.start()
         try:
             return await work(authority)
         finally:
@@ -64,14 +70,14 @@ def may(
     **more: Any,
 ) -> bool:
     try:
-        authority.may(KEY[name], right, session, now, **more)
+        authority.require(KEY[name], right, session, now, **more)
     except NotAllowed:
         return False
     return True
 
 
 async def people(authority: Authority) -> None:
-    """Ann has everything, bob is known."""
+    """Ann has all rights, bob is known."""
     await authority.first_identity("ann", "human", KEY["ann"], NOW)
     await authority.add_operator("bob", "human", KEY["bob"], KEY["ann"], NOW)
 
@@ -79,21 +85,45 @@ async def people(authority: Authority) -> None:
 async def hand_on(
     authority: Authority, giver: str, holder: str, rights: Any, scope: Scope = Scope(), at: int = 0
 ) -> str:
-    """What the giver's own client does, offline."""
+    """An envelope as the giver's own client makes it, offline."""
     chain = envelope.decode(authority.envelopes(KEY[giver])[at].text)
     return envelope.encode(
         envelope.delegate(PRIVATE[giver], chain, KEY[holder], rights, scope, os.urandom(16))
     )
 
 
-# ------------------------------------------------------------ the first, and those who are let in
+# ------------------------------------------------------------ the first operator, and admissions
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_p3_no_way_in_takes_a_reserved_name(tmp_path: Path, name: str) -> None:
+    async def work(a: Authority) -> None:
+        with pytest.raises(Usage):
+            await a.first_identity(name, "human", KEY["ann"], NOW)
+        await people(a)
+        with pytest.raises(Usage):
+            await a.add_operator(name, "agent", KEY["eve"], KEY["ann"], NOW)
+        with pytest.raises(Usage):  # an invited key
+            a.newcomer(name, "agent", KEY["eve"], KEY["ann"], NOW)
+        chain = envelope.decode(a.envelopes(KEY["ann"])[0].text)
+        made = envelope.delegate(
+            PRIVATE["ann"], chain, KEY["eve"], ("observe",), envelope.Scope(), os.urandom(16)
+        )
+        with pytest.raises(Usage):  # the holder of an envelope that was signed elsewhere
+            await a.admit(name, "agent", envelope.encode(made), KEY["eve"], NOW)
+        wish = recovery.sign(PRIVATE["machine"], name, "human", KEY["eve"], int(NOW), bytes(16))
+        with pytest.raises(Usage):
+            await a.recover(*wish, NOW)
+        assert a.names() == ["ann", "bob"]
+
+    with_authority(tmp_path, work)
 
 
 def test_the_first_identity_has_admin_and_there_is_one_first(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         assert a.needs_first
         with pytest.raises(NotAllowed, match="nobody who is known"):
-            a.may(KEY["ann"], "observe", S, NOW)
+            a.require(KEY["ann"], "observe", S, NOW)
         both = await asyncio.gather(
             a.first_identity("ann", "human", KEY["ann"], NOW),
             a.first_identity("eve", "human", KEY["eve"], NOW),
@@ -106,12 +136,12 @@ def test_the_first_identity_has_admin_and_there_is_one_first(tmp_path: Path) -> 
             a.rights_of(KEY["ann"], S, NOW) == ADMIN
             and a.rights_of(KEY["eve"], S, NOW) == frozenset()
         )
-        assert a.who(KEY["ann"]).kind == "human" and a.describe("ann", NOW)["added_by"] == "machine"
+        assert a.who(KEY["ann"]).kind == "human" and a.describe("ann", NOW).added_by == "machine"
 
     with_authority(tmp_path, work)
 
 
-def test_whoever_is_added_may_nothing_until_it_is_granted(tmp_path: Path) -> None:
+def test_a_new_operator_has_no_rights_until_they_are_granted(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
         assert a.rights_of(KEY["bob"], S, NOW) == frozenset() and not may(a, "bob", "observe")
@@ -125,15 +155,17 @@ def test_whoever_is_added_may_nothing_until_it_is_granted(tmp_path: Path) -> Non
     with_authority(tmp_path, work)
 
 
-def test_a_refusal_says_who_lacks_what_and_who_could_grant_it(tmp_path: Path) -> None:
+def test_a_refusal_names_the_operator_the_right_and_a_possible_giver(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
         await a.issue(KEY["bob"], READ, Scope(session=T, expires=int(NOW) + 10), KEY["ann"], NOW)
         with pytest.raises(
             NotAllowed,
-            match=f"bob lacks the right `observe` in session {S}: the envelope is for another session",
+            match=(
+                f"bob lacks the right `observe` in session {S}: the envelope is for another session"
+            ),
         ) as refused:
-            a.may(KEY["bob"], "observe", S, NOW)
+            a.require(KEY["bob"], "observe", S, NOW)
         assert (
             refused.value.exit_code == 4
             and refused.value.name == "not_allowed"
@@ -152,9 +184,9 @@ def test_a_refusal_says_who_lacks_what_and_who_could_grant_it(tmp_path: Path) ->
             (10 + 3 * 86400, "ended 3 days ago"),
         ):
             with pytest.raises(NotAllowed, match=words):
-                a.may(KEY["bob"], "observe", T, NOW + after)
+                a.require(KEY["bob"], "observe", T, NOW + after)
         with pytest.raises(NotAllowed, match="no right `input`"):
-            a.may(KEY["bob"], "input", T, NOW)
+            a.require(KEY["bob"], "input", T, NOW)
         await a.add_operator("eve", "human", KEY["eve"], KEY["ann"], NOW)
         await a.issue(KEY["eve"], ADMIN, Scope(session=T), KEY["ann"], NOW)
         assert a.grantors("input", T, NOW) == ["ann", "eve"] and a.grantors(
@@ -163,7 +195,7 @@ def test_a_refusal_says_who_lacks_what_and_who_could_grant_it(tmp_path: Path) ->
         await a.revoke_operator("eve", KEY["ann"], NOW)
         await a.revoke_operator("ann", KEY["ann"], NOW, force=True)
         with pytest.raises(NotAllowed) as refused:
-            a.may(KEY["bob"], "input", T, NOW)
+            a.require(KEY["bob"], "input", T, NOW)
         assert "operator recover" in refused.value.recover
 
     with_authority(tmp_path, work)
@@ -180,7 +212,7 @@ def test_names_and_keys_are_one_operator_s_for_ever(tmp_path: Path) -> None:
             ("eve", "human", KEY["bob"], Refused),
             ("eve", "robot", KEY["eve"], Usage),
             ("-eve", "human", KEY["eve"], Usage),
-            ("machine", "human", KEY["eve"], Refused),
+            ("machine", "human", KEY["eve"], Usage),
             ("eve", "human", KEY["machine"], Usage),
             ("eve", "human", b"x", Usage),
         ):
@@ -211,7 +243,7 @@ def test_a_second_device_is_the_same_operator_with_the_same_rights(tmp_path: Pat
     with_authority(tmp_path, work)
 
 
-def test_whoever_may_hand_on_may_let_in(tmp_path: Path) -> None:
+def test_an_operator_that_may_grant_may_also_admit(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
         await a.issue(KEY["bob"], EXECUTE | {"grant"}, Scope(session=S), KEY["ann"], NOW)
@@ -228,9 +260,9 @@ def test_whoever_may_hand_on_may_let_in(tmp_path: Path) -> None:
         )
         shown = a.describe("scout", NOW)
         assert (
-            shown["added_by"] == "bob"
-            and shown["envelopes"][0]["through"] == ["machine", "bob"]
-            and shown["envelopes"][0]["given_by"] == "bob"
+            shown.added_by == "bob"
+            and shown.envelopes[0].through == ("machine", "bob")
+            and shown.envelopes[0].given_by == "bob"
         )
 
     with_authority(tmp_path, work)
@@ -239,7 +271,7 @@ def test_whoever_may_hand_on_may_let_in(tmp_path: Path) -> None:
 # ------------------------------------------------------------ giving
 
 
-def test_a5_what_is_issued_is_narrower_than_the_giver_has(tmp_path: Path) -> None:
+def test_a5_an_issued_envelope_is_no_wider_than_the_givers(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
         await a.issue(
@@ -254,7 +286,7 @@ def test_a5_what_is_issued_is_narrower_than_the_giver_has(tmp_path: Path) -> Non
             with pytest.raises(NotAllowed, match="not granted"):
                 await a.issue(KEY["eve"], rights, scope, KEY["bob"], NOW)
         held = await a.issue(KEY["eve"], {"observe"}, Scope(), KEY["bob"], NOW)
-        assert held.chain.last.scope.expires == int(NOW) + 100  # what is not said is inherited
+        assert held.chain.last.scope.expires == int(NOW) + 100  # inherited by default
         with pytest.raises(NotAllowed):
             await a.issue(KEY["bob"], {"observe"}, Scope(), KEY["eve"], NOW)
         with pytest.raises(NotAllowed):
@@ -263,8 +295,8 @@ def test_a5_what_is_issued_is_narrower_than_the_giver_has(tmp_path: Path) -> Non
     with_authority(tmp_path, work)
 
 
-def test_the_machine_signs_only_for_who_manages_it(tmp_path: Path) -> None:
-    """Whoever may only hand on does so with a key of their own, or it would outlive them."""
+def test_the_machine_signs_only_for_operators_that_manage_it(tmp_path: Path) -> None:
+    """An operator with `grant` alone uses its own key: the machine's grant would outlive it."""
 
     async def work(a: Authority) -> None:
         await people(a)
@@ -277,7 +309,7 @@ def test_the_machine_signs_only_for_who_manages_it(tmp_path: Path) -> None:
         with pytest.raises(NotAllowed, match="you lack `manage`"):
             await a.issue(
                 KEY["eve"], {"manage"}, Scope(), KEY["bob"], NOW
-            )  # no one envelope has both it and `grant`
+            )  # no envelope has both this right and `grant`
 
     with_authority(tmp_path, work)
 
@@ -316,7 +348,7 @@ def test_a_presented_envelope_is_verified(tmp_path: Path) -> None:
     with_authority(tmp_path, work)
 
 
-def test_what_has_ended_gives_way_and_what_has_not_is_kept(
+def test_expired_envelopes_give_way_and_valid_envelopes_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authorities, "ENVELOPES_MAX", 3)
@@ -384,7 +416,7 @@ def test_kept_decisions_are_bounded(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
         for n in range(DECISIONS_KEPT + 10):
-            a.may(KEY["ann"], "observe", str(n), NOW)
+            a.require(KEY["ann"], "observe", str(n), NOW)
         assert len(a._yes) <= DECISIONS_KEPT
 
     with_authority(tmp_path, work)
@@ -414,7 +446,7 @@ def test_commands_are_asked_each_time(tmp_path: Path) -> None:
     with_authority(tmp_path, work)
 
 
-def test_a_rate_is_shared_with_those_it_is_handed_to(tmp_path: Path) -> None:
+def test_a_rate_is_shared_with_the_holders_it_is_handed_to(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
         await a.issue(KEY["bob"], EXECUTE | {"grant", "halt"}, Scope(rate=(3, 30)), KEY["ann"], NOW)
@@ -432,7 +464,7 @@ def test_a_rate_is_shared_with_those_it_is_handed_to(tmp_path: Path) -> None:
         assert may(a, "bob", "run") and not may(a, "bob", "run")
         assert all(may(a, "bob", right) for right in ("halt", "observe", "log") for _ in range(5))
         with pytest.raises(NotAllowed, match="as often as it may") as refused:
-            a.may(KEY["bob"], "run", S, NOW)
+            a.require(KEY["bob"], "run", S, NOW)
         assert (
             refused.value.facts["retry_in_s"] == 10.0
             and not may(a, "bob", "run", now=NOW + 9)
@@ -458,12 +490,12 @@ def test_a5_revocation_bites_on_the_next_call(tmp_path: Path) -> None:
             "it did not bite before it was durable"
         )
         await writing
-        assert a.describe("bob", NOW)["envelopes"][0]["state"] == "revoked"
+        assert a.describe("bob", NOW).envelopes[0].state == "revoked"
 
     with_authority(tmp_path, work)
 
 
-def test_s7_whoever_spawned_or_granted_can_leave_and_the_others_go_on(tmp_path: Path) -> None:
+def test_s7_the_spawner_or_giver_can_leave_and_the_others_continue(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
         await a.issue(KEY["bob"], ADMIN, Scope(), KEY["ann"], NOW)
@@ -477,7 +509,7 @@ def test_s7_whoever_spawned_or_granted_can_leave_and_the_others_go_on(tmp_path: 
     with_authority(tmp_path, work)
 
 
-def test_a5_what_was_handed_on_with_a_key_ends_with_it(tmp_path: Path) -> None:
+def test_a5_envelopes_handed_on_with_a_key_end_with_the_key(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
         await a.issue(KEY["bob"], EXECUTE | {"grant"}, Scope(), KEY["ann"], NOW)
@@ -493,12 +525,12 @@ def test_a5_what_was_handed_on_with_a_key_ends_with_it(tmp_path: Path) -> None:
         await a.revoke_operator("bob", KEY["ann"], NOW)
         assert not may(a, "agent", "run") and not may(a, "eve", "run") and may(a, "ann", "run")
         with pytest.raises(NotAllowed, match="a key that the envelope comes from was revoked"):
-            a.may(KEY["eve"], "run", S, NOW)
+            a.require(KEY["eve"], "run", S, NOW)
 
     with_authority(tmp_path, work)
 
 
-def test_with_its_grants_a_stolen_key_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_stolen_key_that_is_revoked_with_its_grants_leaves_no_right(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
         await a.issue(KEY["bob"], ADMIN, Scope(), KEY["ann"], NOW)
@@ -528,7 +560,26 @@ def test_a_key_that_was_never_seen_can_be_revoked(tmp_path: Path) -> None:
     with_authority(tmp_path, work)
 
 
-def test_one_revokes_what_one_gave_or_has_and_nothing_else_without_manage(tmp_path: Path) -> None:
+def test_a5_a_key_that_lost_its_rights_is_told_the_reason_for_a_bounded_time(
+    tmp_path: Path,
+) -> None:
+    async def work(a: Authority) -> None:
+        await people(a)
+        assert key_passes.ended(a, NOW) == [], "bob never had a right"
+        await a.issue(KEY["bob"], READ, Scope(expires=int(NOW) + 10), KEY["ann"], NOW)
+        await a.add_operator("eve", "human", KEY["eve"], KEY["ann"], NOW)
+        await a.revoke_operator("eve", KEY["ann"], NOW)
+        assert key_passes.ended(a, NOW) == [KEY["eve"]]
+        assert key_passes.ended(a, NOW + 10) == [KEY["bob"], KEY["eve"]], "the newest loss first"
+        assert key_passes.ended(a, NOW + REVOKED_TOLD_S + 1) == [KEY["bob"]]
+        assert key_passes.ended(a, NOW + REVOKED_TOLD_S + 11) == []
+
+    with_authority(tmp_path, work)
+
+
+def test_without_manage_an_operator_revokes_only_its_own_and_given_envelopes(
+    tmp_path: Path,
+) -> None:
     async def work(a: Authority) -> None:
         await people(a)
         mine = await a.issue(KEY["bob"], EXECUTE | {"grant"}, Scope(), KEY["ann"], NOW)
@@ -552,12 +603,12 @@ def test_one_revokes_what_one_gave_or_has_and_nothing_else_without_manage(tmp_pa
         ):
             with pytest.raises(NotAllowed):
                 await attempt
-        await a.revoke_link(eve.id, KEY["bob"], NOW)  # its issuer
+        await a.revoke_link(eve.id, KEY["bob"], NOW)  # the issuer
         assert not may(a, "eve", "observe")
-        await a.revoke_link(agent.id, KEY["agent"], NOW)  # its holder
+        await a.revoke_link(agent.id, KEY["agent"], NOW)  # the holder
         assert not may(a, "agent", "observe") and may(a, "bob", "input")
-        await a.revoke_operator("agent", KEY["bob"], NOW)  # who let it in
-        await a.revoke_operator("bob", KEY["bob"], NOW)  # who leaves
+        await a.revoke_operator("agent", KEY["bob"], NOW)  # the operator that let the agent in
+        await a.revoke_operator("bob", KEY["bob"], NOW)  # the operator itself
         with pytest.raises(NotAllowed, match="bob was revoked"):
             await a.revoke_operator("eve", KEY["bob"], NOW)
         with pytest.raises(Usage):
@@ -575,7 +626,7 @@ def recover(
     return recovery.sign(PRIVATE[machine], name, "human", KEY[key], int(at), nonce)
 
 
-def test_s7_the_last_who_can_let_others_in_goes_only_by_force_and_there_is_a_way_back(
+def test_s7_the_last_manager_leaves_only_by_force_and_recovery_is_possible(
     tmp_path: Path,
 ) -> None:
     async def work(a: Authority) -> None:
@@ -596,7 +647,7 @@ def test_s7_the_last_who_can_let_others_in_goes_only_by_force_and_there_is_a_way
         await a.revoke_operator("ann", KEY["bob"], NOW, force=True)
         with pytest.raises(Refused, match="last who can"):
             await a.revoke_operator("bob", KEY["bob"], NOW)  # for a time, but the last
-        assert not a.grantors("manage", None, NOW + 100), "bob's has ended: nobody is left"
+        assert not a.grantors("manage", None, NOW + 100), "bob's has ended: no manager is left"
 
         with pytest.raises(NotAllowed, match="not recovered"):
             await a.recover(*recover("eve", "eve", machine="eve"), NOW + 100)
@@ -613,7 +664,8 @@ def test_s7_the_last_who_can_let_others_in_goes_only_by_force_and_there_is_a_way
 def test_a_recovery_works_once_and_not_for_the_revoked(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
-        await a.recover(*recover("bob", "tablet"), NOW)  # a new key for who lost theirs
+        # a new key for an operator that lost the old one
+        await a.recover(*recover("bob", "tablet"), NOW)
         assert (
             a.who(KEY["tablet"]).name == "bob"
             and may(a, "tablet", "manage")
@@ -676,7 +728,7 @@ def test_a_lost_database_loses_authority_but_no_revocation(tmp_path: Path) -> No
         with_authority(tmp_path, work)
 
 
-def test_another_machine_key_voids_what_the_old_one_signed(tmp_path: Path) -> None:
+def test_another_machine_key_voids_the_envelopes_of_the_old_key(tmp_path: Path) -> None:
     with_authority(tmp_path, people)
     other = Identity("machine", "machine", KEY["dave"], 0, PRIVATE["dave"], False, "")
 
@@ -704,7 +756,7 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         ]
 
     async def after(a: Authority) -> tuple[Any, Any]:
-        events = [e["event"] for e in await a._store.write(store.events_of(None, 0, 100))]
+        events = [e["event"] for e in await a._store.run(store.events_of(None, 0, 100))]
         assert events == [
             "operator.first",
             "operator.added",
@@ -733,7 +785,7 @@ def in_the_store(s: Store, work: Callable[[apsw.Connection], None]) -> None:
 
 
 def fill(db: apsw.Connection) -> None:
-    """Not one more row fits into the table of revocations: SQLite's own limit stands in for the disk's."""
+    """Lets no further row into the table of revocations, like a full disk."""
     db.execute("COMMIT")  # a full disk takes back the whole transaction
     db.execute("PRAGMA max_page_count=1")
     for size in (900, 100, 10, 1):
@@ -750,7 +802,7 @@ def pragma(text: str) -> Callable[[Store], None]:
     return lambda s: in_the_store(s, lambda db: (db.execute(f"PRAGMA {text}"), None)[1])
 
 
-# how to spoil it, and how to mend it
+# how to spoil and how to mend the row
 DISKS: dict[str, tuple[Callable[[Store], None], Callable[[Store], None]]] = {
     "full": (lambda s: in_the_store(s, fill), pragma("max_page_count=1000000")),
     "read-only": (pragma("query_only=1"), pragma("query_only=0")),
@@ -770,7 +822,7 @@ def test_a5_a_revocation_that_cannot_be_written_is_told_and_bites(
         assert may(a, "bob", "input")
         spoil(a._store)
         with pytest.raises(
-            Unavailable, match="bites from now on, but it could not be written down"
+            Unavailable, match="is revoked from now on, but that could not be written down"
         ) as told:
             await a.revoke_link(held.id, KEY["ann"], NOW)
         assert "restart" in told.value.recover and a.owed == 1 and not may(a, "bob", "input")
@@ -787,11 +839,11 @@ def test_a5_a_revocation_that_cannot_be_written_is_told_and_bites(
     with_authority(tmp_path, work)
     with_authority(
         tmp_path,
-        expect(lambda a: not may(a, "bob", "input") and a.describe("bob", NOW)["revoked"] == NOW),
+        expect(lambda a: not may(a, "bob", "input") and a.describe("bob", NOW).revoked == NOW),
     )
 
 
-def test_what_cannot_be_written_is_not_granted(tmp_path: Path) -> None:
+def test_an_envelope_that_cannot_be_stored_is_not_granted(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
         version = a.version
@@ -814,7 +866,7 @@ def test_what_cannot_be_written_is_not_granted(tmp_path: Path) -> None:
     with_authority(tmp_path, work)
 
 
-def test_whoever_stops_waiting_does_not_leave_memory_behind_the_disk(tmp_path: Path) -> None:
+def test_a_cancelled_caller_does_not_leave_memory_behind_the_disk(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
         waiting = asyncio.ensure_future(a.add_operator("eve", "human", KEY["eve"], KEY["ann"], NOW))
@@ -836,7 +888,7 @@ SOME = ["observe", "input", "grant", "manage", "halt"]
 
 
 class Rules(RuleBasedStateMachine):
-    """The model keeps links as plain tuples, works everything out from the beginning each time, and knows no cache and no disk."""
+    """The model: links as plain tuples, results computed anew each time, no cache, no disk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -863,9 +915,9 @@ class Rules(RuleBasedStateMachine):
         self.store = Store(self.folder.name + "/state.db")
         self.store._db.execute(
             "PRAGMA synchronous=OFF"
-        )  # what is tested here is what is written, not when the disk has it
+        )  # the test is about the written rows, not about the time of the write
         self.a = Authority(self.store, MACHINE)
-        self.store.start(self.runner.get_loop())
+        self.store.start()
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         try:
@@ -880,7 +932,7 @@ class Rules(RuleBasedStateMachine):
             self.folder.cleanup()
 
     def learn(self, holder: str) -> None:
-        """A new envelope, as the model writes it down."""
+        """Adds a new envelope to the model."""
         names = {key: name for name, key in KEY.items()}
         links = self.a.envelopes(KEY[holder])[-1].chain.links
         self.chains.append(
@@ -1037,6 +1089,9 @@ class Rules(RuleBasedStateMachine):
 
 
 Rules.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(25),
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
 TestAgainstTheModel = Rules.TestCase

@@ -1,4 +1,8 @@
-"""Devices of operators against a model of them: one set of rights, names of their own, and nobody gets more by adding one (A5, T4)."""
+"""Devices of operators against a model (A5, T4).
+
+All devices have the operator's rights and names of their own, and adding a device gives no operator
+more rights.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +22,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.core.envelope import Scope
+from holdfast.core.contract.devices import DeviceConnection
+from holdfast.core.people.envelope import Scope
 from holdfast.home.keys import Identity
-from holdfast.host.authority import Authority
-from holdfast.host.connection import Connection
-from holdfast.host.devices import SEEN_EVERY_S, Devices
-from holdfast.host.store import Store
+from holdfast.host.people.authority import Authority
+from holdfast.host.people.devices import SEEN_EVERY_S, Devices
+from holdfast.host.runtime.connection import Connection
+from holdfast.host.storage.store import Store
 from holdfast.model import signing
 from holdfast.model.errors import HoldfastError, NotAllowed, Refused
 from holdfast.model.limits import OPERATOR_KEYS_MAX
 from holdfast.model.rights import ADMIN, EXECUTE, READ
+from tests.support.examples import examples
 
 MACHINE = Identity("machine", "machine", signing.public(b"m" * 32), 0, b"m" * 32, False, "")
 KEYS = [signing.public(bytes([n + 1]) * 32) for n in range(8)]
@@ -35,21 +41,21 @@ PEOPLE = ("ann", "bob", "eve")
 SOME = ("observe", "input", "grant", "manage")
 S, T = "0123456789ab", "zzzzzzzzzzzz"
 NOW = 1_000_000.0
-WHO = st.sampled_from([*KEYS[:3], *KEYS[:3], *KEYS])  # whoever acts: mostly somebody who is known
+WHO = st.sampled_from([*KEYS[:3], *KEYS[:3], *KEYS])  # mostly known keys
 
 
 def run(path: Path, *lives: Callable[[Authority, Store], Coroutine[Any, Any, Any]]) -> None:
-    """One life of a host after the other, on one database."""
+    """Runs several lives of a host on the same database."""
     for work in lives:
 
         async def live(work: Callable[[Authority, Store], Coroutine[Any, Any, Any]] = work) -> None:
             opened = Store(str(path / "state.db"))
             authority = Authority(opened, MACHINE)
             if authority.needs_first:
-                opened.start(asyncio.get_running_loop())
+                opened.start()
                 await authority.first_identity("ann", "human", KEYS[0], NOW, "laptop.lan")
             else:
-                opened.start(asyncio.get_running_loop())
+                opened.start()
             try:
                 await work(authority, opened)
             finally:
@@ -74,13 +80,13 @@ def test_names_are_kept_and_given_to_devices_that_are_older_than_names(tmp_path:
 
     async def older(a: Authority, opened: Store) -> None:
         assert names(a) == ["laptop", "desk", "phone"]
-        await opened.write(
+        await opened.run(
             lambda db: db.execute("DELETE FROM devices WHERE name != 'phone'") and None
         )
 
     async def after(a: Authority, opened: Store) -> None:
         assert names(a) == ["device", "device-2", "phone"]
-        with pytest.raises(Refused, match="already, or had one"):
+        with pytest.raises(Refused, match="has or had a device"):
             await a.rename_device("ann", "phone", "device-2", KEYS[0], NOW)
         await a.rename_device("ann", "device", "laptop", KEYS[0], NOW)
 
@@ -100,7 +106,7 @@ def test_there_is_room_for_so_many_and_no_more(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def test_a_lost_device_does_not_get_what_the_recovered_one_has(tmp_path: Path) -> None:
+def test_a_lost_device_does_not_get_the_rights_of_the_recovered_device(tmp_path: Path) -> None:
     async def work(a: Authority, opened: Store) -> None:
         await a.add_operator("bob", "human", KEYS[1], KEYS[0], NOW)
         await a.issue(KEYS[1], READ, Scope(session=S), KEYS[0], NOW)
@@ -118,10 +124,10 @@ def test_a_grant_is_one_for_all_devices_its_rate_and_its_end_included(tmp_path: 
         await a.issue_to("bob", EXECUTE, Scope(session=S, rate=(3, 1000)), KEYS[0], NOW)
         await a.add_key("bob", KEYS[2], KEYS[1], NOW)
         for key in (KEYS[1], KEYS[2], KEYS[1]):
-            a.may(key, "input", S, NOW)
+            a.require(key, "input", S, NOW)
         for key in (KEYS[1], KEYS[2]):
             with pytest.raises(NotAllowed, match="as often as it may"):
-                a.may(key, "input", S, NOW)
+                a.require(key, "input", S, NOW)
         [held] = a.envelopes(KEYS[1])
         await a.revoke_link(held.id, KEYS[0], NOW)
         assert a.rights_of(KEYS[1], S, NOW) == a.rights_of(KEYS[2], S, NOW) == frozenset()
@@ -166,43 +172,43 @@ def test_when_a_device_was_seen_is_kept_and_seldom_written(
         monkeypatch.setattr(opened, "post", written.append)
         known = Devices(opened, a)
         [mine] = a.devices("ann")
-        assert (known.describe(mine, b"")["seen"], known.describe(mine, mine.key)["this"]) == (
+        assert (known.describe(mine, b"").seen, known.describe(mine, mine.key).this) == (
             None,
             True,
         )
         for _ in range(20):
             one = cast(Connection, Coming(KEYS[0]))
             known.came(one)
-            assert known.describe(mine, b"")["connected"] == [
-                {"way": "local", "modality": "cli", "since": clock[0]}
-            ]
+            assert known.describe(mine, b"").connected == (
+                DeviceConnection(way="local", modality="cli", since=clock[0]),
+            )
             known.left(one)
-        assert len(written) == 1 and known.describe(mine, b"")["connected"] == []
+        assert len(written) == 1 and known.describe(mine, b"").connected == ()
         clock[0] += SEEN_EVERY_S
         one, away = cast(Connection, Coming(KEYS[0])), cast(Connection, Coming(KEYS[0], "hash"))
         known.came(one)
         known.came(away)
-        assert len(written) == 3 and [c["way"] for c in known.describe(mine, b"")["connected"]] == [
+        assert len(written) == 3 and [c.way for c in known.describe(mine, b"").connected] == [
             "local",
             "relay",
         ]
-        known.left(cast(Connection, Coming(KEYS[0])))  # of one that never came: nothing
+        known.left(cast(Connection, Coming(KEYS[0])))  # a connection that never came has no effect
         known.left(one)
         known.left(away)
         clock[0] += 5
         known.flush()
         for job in written:
-            await opened.write(job)
+            await opened.run(job)
 
     run(tmp_path, work)
     again = Store(str(tmp_path / "state.db"))
     shown = Devices(again, authority := Authority(again, MACHINE)).describe(
         authority.devices("ann")[0], b""
     )
-    assert (shown["seen"], shown["way"], shown["connected"]) == (
+    assert (shown.seen, shown.way, shown.connected) == (
         int(NOW) + SEEN_EVERY_S,
         "relay",
-        [],
+        (),
     )
     again._db.close()
 
@@ -221,7 +227,7 @@ class Grant:
 
 @dataclass
 class One:
-    """A device as the model has it."""
+    """A device in the model."""
 
     of: str
     name: str
@@ -258,7 +264,7 @@ class Model(RuleBasedStateMachine):
         self.store = Store(self.folder.name + "/state.db")
         self.store._db.execute("PRAGMA synchronous=OFF")
         self.a = Authority(self.store, MACHINE)
-        self.store.start(self.runner.get_loop())
+        self.store.start()
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         try:
@@ -273,7 +279,7 @@ class Model(RuleBasedStateMachine):
             self.folder.cleanup()
 
     def learn(self, key: bytes) -> None:
-        """Which link is of which grant: in the order in which they were given."""
+        """Assigns links to grants, in the order in which the grants were given."""
         new = [held.id for held in self.a.envelopes(key) if held.id not in self.links]
         for id, grant in zip(new, self.known[key].grants[-len(new) :] if new else (), strict=True):
             self.links[id] = grant
@@ -359,14 +365,14 @@ class Model(RuleBasedStateMachine):
         for one in source:
             grants += [g for g in one.grants if self.counts(g) and g not in grants]
         if not own:
-            for g in grants:  # who adds it could have given all of that
+            for g in grants:  # the adder could have given all these rights
                 assert all(
                     self.allowed(by, right, g.session) or (right == "manage" and g.session)
                     for right in g.rights
                 )
                 assert self.allowed(by, "grant", None)
         self.known[key] = One(name, got.name, grants)
-        if not own:  # what it got may end earlier: with what the adder has
+        if not own:  # the grant may end earlier, with the adder's own
             ends = {
                 held.chain.last.nonce: held.chain.last.scope.expires
                 for held in self.a.envelopes(key)
@@ -446,7 +452,7 @@ class Model(RuleBasedStateMachine):
             for right in SOME:
                 for session in (S, T, None):
                     try:
-                        self.a.may(key, right, session, self.now)
+                        self.a.require(key, right, session, self.now)
                         yes = True
                     except NotAllowed:
                         yes = False
@@ -467,18 +473,21 @@ class Model(RuleBasedStateMachine):
 
 
 Model.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60),
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
 TestAgainstTheModel = Model.TestCase
 
 
-# ------------------------------------------------------------ revoked while something is written down
+# ---------------------------------------------------------- revoked while something is written down
 
 
 def during_the_write(
     a: Authority, monkeypatch: pytest.MonkeyPatch, what: Callable[[], Coroutine[Any, Any, Any]]
 ) -> None:
-    """Once, after the database has what is written and before it is known that it has."""
+    """Runs after the database has the row and before the caller knows that."""
     real, left = a._write, [what]
 
     async def write(*args: Any, **facts: Any) -> None:
@@ -524,7 +533,7 @@ def test_a5_a_grant_that_is_revoked_while_a_device_is_added_is_not_the_devices(
     run(tmp_path, first, second)
 
 
-def test_a5_whoever_is_revoked_while_giving_has_given_nothing(
+def test_a5_a_grant_by_a_key_that_is_revoked_meanwhile_is_void(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def first(a: Authority, opened: Store) -> None:

@@ -1,4 +1,4 @@
-"""Invitations on one machine: one key gets in, with what the inviter may hand on at that moment, whatever happens in between (A5)."""
+"""Invitations: one key gets in, with the rights that the inviter may hand on then (A5)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import invitation, joincode
-from holdfast.core.joincode import Code
-from holdfast.core.scope import Scope
+from holdfast.core.contract.codec import encode
+from holdfast.core.contract.invitations import Invitation, Joined, Joiner
+from holdfast.core.people import invitation, join_code
+from holdfast.core.people.join_code import Code
+from holdfast.core.people.scope import Scope
 from holdfast.home.keys import Identity
-from holdfast.host import store
-from holdfast.host.authority import Authority
-from holdfast.host.invitations import Invitations, _save
-from holdfast.host.store import Store
+from holdfast.host.people.authority import Authority
+from holdfast.host.people.invitations import Invitations, _save
+from holdfast.host.storage import store
+from holdfast.host.storage.store import Store
 from holdfast.model import rights as rightsets
 from holdfast.model import signing
 from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, Refused, Unavailable, Usage
@@ -46,13 +48,13 @@ SESSION = "0123456789ab"
 
 
 class Door:
-    """A machine whose first operator is ann, and the codes that she gave out."""
+    """A machine with ann as first operator, and the codes that ann gave out."""
 
     def __init__(self, path: Path) -> None:
         self.store = Store(str(path / "state.db"))
         self.authority = Authority(self.store, MACHINE)
         self.invitations = Invitations(self.store, self.authority, lambda: None)
-        self.store.start(asyncio.get_running_loop())
+        self.store.start()
 
     async def invite(
         self,
@@ -64,7 +66,7 @@ class Door:
         kind: str = "human",
         scope: Scope = Scope(),
         ago: float = 0,
-    ) -> dict[str, Any]:
+    ) -> Invitation:
         return await self.invitations.make(
             id,
             signing.public(secret(id)),
@@ -84,29 +86,27 @@ class Door:
         right: bool = True,
         key: bytes | None = None,
         waits: Callable[..., None] = lambda **_: None,
-    ) -> dict[str, Any]:
+    ) -> Joined:
         statement = os.urandom(32)
-        proof = signing.sign(secret(id if right else "ZZZZ"), joincode.DOMAIN, statement)
+        proof = signing.sign(secret(id if right else "ZZZZ"), join_code.DOMAIN, statement)
         return await self.invitations.join(
             name, key or KEY[name], statement, {"id": id, "proof": proof.hex()}, waits
         )
 
-    async def asking(self, id: str = "AAAA") -> dict[str, Any]:
-        """Waits until somebody is at the door."""
+    async def asking(self, id: str = "AAAA") -> Joiner:
+        """The key that waits for the inviter."""
         shown = await self.invitations.wait(id, None, KEY["ann"])
-        while not shown["asks"]:
-            shown = await self.invitations.wait(id, shown["seen"], KEY["ann"])
-        return shown
+        while shown.asks is None:
+            shown = await self.invitations.wait(id, shown.seen, KEY["ann"])
+        return shown.asks
 
     def state(self, id: str = "AAAA") -> str:
         return next(
-            str(one["state"])
-            for one in self.invitations.listed(KEY["ann"], time.time())
-            if one["id"] == id
+            one.state for one in self.invitations.listed(KEY["ann"], time.time()) if one.id == id
         )
 
     async def events(self, name: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = await self.store.write(store.events_of(None, 0, 1000))
+        found: list[dict[str, Any]] = await self.store.run(store.events_of(None, 0, 1000))
         return [event for event in found if event["event"] == name]
 
     def may(self, name: str, right: str, session: str | None = SESSION) -> bool:
@@ -115,12 +115,12 @@ class Door:
 
 @cache
 def secret(id: str) -> bytes:
-    """As the code's own key; what scrypt does to it is tested elsewhere."""
+    """The key of a code; scrypt is tested elsewhere."""
     return signing.public(id.encode().ljust(32, b"."))
 
 
 def run(path: Path, *lives: Callable[[Door], Coroutine[Any, Any, Any]]) -> None:
-    """One life of a host after the other, on one database."""
+    """Runs several lives of a host on the same database."""
 
     async def live(work: Callable[[Door], Coroutine[Any, Any, Any]]) -> None:
         door = Door(path)
@@ -145,11 +145,11 @@ async def outcomes(*comings: Coroutine[Any, Any, Any]) -> tuple[list[Any], list[
 # ------------------------------------------------------------ once
 
 
-def test_a_newcomer_gets_what_the_invitation_gives_and_no_more(tmp_path: Path) -> None:
+def test_a_newcomer_gets_the_rights_of_the_invitation_and_no_more(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         await door.invite(kind="agent", scope=Scope(session=SESSION))
         joined = await door.come("bob")
-        assert joined == {
+        assert encode(joined) == {
             "name": "bob",
             "kind": "agent",
             "by": "ann",
@@ -166,12 +166,12 @@ def test_a_newcomer_gets_what_the_invitation_gives_and_no_more(tmp_path: Path) -
         )
         [event] = await door.events("operator.joined")
         assert (event["operator"], event["by"], event["invitation"]) == ("bob", "ann", "AAAA")
-        assert door.authority.describe("bob", time.time())["envelopes"][0]["given_by"] == "ann"
+        assert door.authority.describe("bob", time.time()).envelopes[0].given_by == "ann"
 
     run(tmp_path, work)
 
 
-def test_of_many_who_come_at_once_one_gets_in(tmp_path: Path) -> None:
+def test_of_many_simultaneous_joiners_one_gets_in(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         await door.invite()
         names = [f"n{n}" for n in range(20)]
@@ -182,9 +182,9 @@ def test_of_many_who_come_at_once_one_gets_in(tmp_path: Path) -> None:
         assert all(
             isinstance(e, NotAllowed) and "used by somebody else" in e.message for e in outside
         )
-        assert [o["name"] for o in door.authority.operators(time.time())] == [
+        assert [o.name for o in door.authority.operators(time.time())] == [
             "ann",
-            inside[0]["name"],
+            inside[0].name,
         ]
 
     async def later(door: Door) -> None:
@@ -199,11 +199,11 @@ def test_the_same_key_may_come_again_and_gets_nothing_more(tmp_path: Path) -> No
     async def work(door: Door) -> None:
         await door.invite()
         inside, outside = await outcomes(*(door.come("bob") for _ in range(10)))
-        assert not outside and sorted(one["again"] for one in inside) == [False, *[True] * 9]
+        assert not outside and sorted(one.again for one in inside) == [False, *[True] * 9]
         assert len(door.authority.envelopes(KEY["bob"])) == 1
 
     async def later(door: Door) -> None:
-        assert (await door.come("bob"))["again"]
+        assert (await door.come("bob")).again
         assert (
             len(door.authority.envelopes(KEY["bob"])) == 1
             and len(await door.events("operator.joined")) == 1
@@ -212,7 +212,7 @@ def test_the_same_key_may_come_again_and_gets_nothing_more(tmp_path: Path) -> No
     run(tmp_path, work, later)
 
 
-def test_a_guess_meanwhile_does_not_open_it_again(tmp_path: Path) -> None:
+def test_a_simultaneous_guess_does_not_reopen_a_used_invitation(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         await door.invite()
         inside, outside = await outcomes(
@@ -229,7 +229,7 @@ def test_a_guess_meanwhile_does_not_open_it_again(tmp_path: Path) -> None:
     run(tmp_path, work, later)
 
 
-def test_who_goes_away_in_the_middle_is_in_or_not_and_memory_and_disk_agree(tmp_path: Path) -> None:
+def test_a_joiner_that_disconnects_is_in_or_not_and_memory_and_disk_agree(tmp_path: Path) -> None:
     said: list[tuple[str, str, bool]] = []
 
     async def work(door: Door) -> None:
@@ -249,12 +249,12 @@ def test_who_goes_away_in_the_middle_is_in_or_not_and_memory_and_disk_agree(tmp_
                 (
                     id,
                     door.state(id),
-                    name in [o["name"] for o in door.authority.operators(time.time())],
+                    name in [o.name for o in door.authority.operators(time.time())],
                 )
             )
 
     async def later(door: Door) -> None:
-        names = [o["name"] for o in door.authority.operators(time.time())]
+        names = [o.name for o in door.authority.operators(time.time())]
         assert said == [(id, door.state(id), f"n{n}" in names) for n, (id, _, _) in enumerate(said)]
         assert all((state == "used") == known for _, state, known in said)
 
@@ -264,7 +264,7 @@ def test_who_goes_away_in_the_middle_is_in_or_not_and_memory_and_disk_agree(tmp_
 # ------------------------------------------------------------ guessing
 
 
-def test_wrong_codes_are_counted_over_restarts_until_it_is_void(tmp_path: Path) -> None:
+def test_wrong_codes_are_counted_over_restarts_until_the_invitation_is_void(tmp_path: Path) -> None:
     async def guess(door: Door) -> None:
         with pytest.raises(NotAllowed, match="that is not the code"):
             await door.come("eve", right=False)
@@ -278,7 +278,7 @@ def test_wrong_codes_are_counted_over_restarts_until_it_is_void(tmp_path: Path) 
         with pytest.raises(NotAllowed, match="void: 3 wrong codes"):
             await door.come("bob")
         assert len(await door.events("invitation.guessed")) == INVITATION_GUESSES
-        assert [o["name"] for o in door.authority.operators(time.time())] == ["ann"]
+        assert [o.name for o in door.authority.operators(time.time())] == ["ann"]
 
     run(tmp_path, first, *[guess] * (INVITATION_GUESSES - 1), last)
 
@@ -295,7 +295,7 @@ def test_guesses_at_the_same_moment_are_counted_one_by_one(tmp_path: Path) -> No
             sum("not the code" in one for one in said) == WRONG_CODES
             and sum("too many" in one for one in said) == 41
         )
-        assert door.invitations.listed(KEY["ann"], time.time())[0]["guesses"] == INVITATION_GUESSES
+        assert door.invitations.listed(KEY["ann"], time.time())[0].guesses == INVITATION_GUESSES
 
     run(tmp_path, work)
 
@@ -333,15 +333,15 @@ def test_a_malformed_proof_is_refused_and_costs_nothing(tmp_path: Path, presente
         await door.invite()
         with pytest.raises((KeyError, TypeError, ValueError, Usage)):
             await door.invitations.join("eve", KEY["eve"], b"x", presented, lambda **_: None)
-        assert (await door.come("bob"))["name"] == "bob"
+        assert (await door.come("bob")).name == "bob"
 
     run(tmp_path, work)
 
 
-# ------------------------------------------------------------ what it gives
+# ------------------------------------------------------------ the given rights
 
 
-def test_nobody_invites_to_more_than_they_may_hand_on(tmp_path: Path) -> None:
+def test_an_invitation_gives_no_more_than_its_inviter_may_hand_on(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         now = time.time()
         for name, given, scope in (
@@ -364,7 +364,7 @@ def test_nobody_invites_to_more_than_they_may_hand_on(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def test_it_is_void_when_its_inviter_is_revoked_before_it_is_used(tmp_path: Path) -> None:
+def test_an_invitation_is_void_when_its_inviter_is_revoked_before_its_use(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         now = time.time()
         await door.authority.add_operator("lead", "human", KEY["lead"], KEY["ann"], now)
@@ -374,19 +374,19 @@ def test_it_is_void_when_its_inviter_is_revoked_before_it_is_used(tmp_path: Path
         await door.authority.revoke_operator("lead", KEY["ann"], now)
         await asyncio.gather(*door.invitations._serially._tasks)
         assert door.state("AAAA") == door.state("BBBB") == "void", (
-            "at once, not when somebody comes"
+            "at once, not at the next attempt"
         )
 
     async def later(door: Door) -> None:
         for id in ("AAAA", "BBBB"):
             with pytest.raises(NotAllowed, match="lead was revoked"):
                 await door.come("bob", id)
-        assert "bob" not in [o["name"] for o in door.authority.operators(time.time())]
+        assert "bob" not in [o.name for o in door.authority.operators(time.time())]
 
     run(tmp_path, work, later)
 
 
-def test_it_is_void_when_its_inviter_has_less_than_it_gives(tmp_path: Path) -> None:
+def test_an_invitation_is_void_when_its_inviter_has_fewer_rights(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         now = time.time()
         await door.authority.add_operator("lead", "human", KEY["lead"], KEY["ann"], now)
@@ -399,12 +399,12 @@ def test_it_is_void_when_its_inviter_has_less_than_it_gives(tmp_path: Path) -> N
         await door.authority.revoke_link(held.id, KEY["ann"], now)
         with pytest.raises(NotAllowed, match="you lack"):
             await door.come("bob", "AAAA")
-        assert (await door.come("bob", "BBBB"))["rights"] == sorted(READ)
+        assert (await door.come("bob", "BBBB")).rights == tuple(sorted(READ))
 
     run(tmp_path, work)
 
 
-def test_what_its_inviter_has_for_a_time_is_asked_when_it_is_used(tmp_path: Path) -> None:
+def test_the_rights_of_the_inviter_are_checked_when_the_invitation_is_used(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         now = time.time()
         await door.authority.add_operator("lead", "human", KEY["lead"], KEY["ann"], now)
@@ -428,7 +428,7 @@ def test_a_rate_of_its_inviter_counts_the_invitation_and_not_the_joining(tmp_pat
         await door.invite(by="lead")
         with pytest.raises(NotAllowed, match="as often as it may"):
             await door.invite("BBBB", by="lead")
-        assert (await door.come("bob"))["name"] == "bob"
+        assert (await door.come("bob")).name == "bob"
         assert door.authority.envelopes(KEY["bob"])[0].chain.last.scope.rate == (2, 100_000), (
             "and is handed on"
         )
@@ -436,7 +436,7 @@ def test_a_rate_of_its_inviter_counts_the_invitation_and_not_the_joining(tmp_pat
     run(tmp_path, work)
 
 
-def test_what_it_gave_stays_when_the_inviter_leaves_and_goes_with_its_grants(
+def test_given_rights_stay_when_the_inviter_leaves_and_go_with_its_grants(
     tmp_path: Path,
 ) -> None:
     async def work(door: Door) -> None:
@@ -453,12 +453,12 @@ def test_what_it_gave_stays_when_the_inviter_leaves_and_goes_with_its_grants(
     run(tmp_path, work)
 
 
-def test_it_expires_also_with_what_it_gives(tmp_path: Path) -> None:
+def test_an_invitation_expires_also_with_its_rights(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         now = time.time()
         await door.invite("AAAA", lasts=60, ago=61)
         made = await door.invite("BBBB", scope=Scope(expires=int(now) - 50), ago=100)
-        assert made["expires"] == int(now) - 50
+        assert made.expires == int(now) - 50
         for id in ("AAAA", "BBBB"):
             with pytest.raises(NotAllowed, match="expired"):
                 await door.come("bob", id)
@@ -492,13 +492,13 @@ def test_a_name_belongs_to_its_key(tmp_path: Path) -> None:
                 with pytest.raises(HoldfastError):
                     await door.come(name, id, key=KEY["eve"])
             assert door.state(id) == "open"
-        assert (await door.come("bob"))["kind"] == "human", "who is known stays what it is"
+        assert (await door.come("bob")).kind == "human", "a known operator keeps its kind"
         assert door.may("bob", "input")
 
     run(tmp_path, work)
 
 
-def test_who_was_revoked_does_not_come_back_by_an_invitation(tmp_path: Path) -> None:
+def test_a_revoked_key_does_not_return_by_an_invitation(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         await door.authority.add_operator("bob", "human", KEY["bob"], KEY["ann"], time.time())
         await door.authority.revoke_operator("bob", KEY["ann"], time.time())
@@ -523,45 +523,47 @@ def test_the_inviter_lets_in_or_sends_away(tmp_path: Path) -> None:
             coming = asyncio.ensure_future(
                 door.come("bob" if accept else "eve", id, waits=lambda **facts: waits.append(facts))
             )
-            asks = (await door.asking(id))["asks"]
+            asks = await door.asking(id)
             assert (
-                asks["name"] == ("bob" if accept else "eve")
-                and asks["fingerprint"] == waits[-1]["fingerprint"]
+                asks.name == ("bob" if accept else "eve")
+                and asks.fingerprint == waits[-1]["fingerprint"]
                 and waits[-1]["by"] == "ann"
             )
             assert not coming.done()
             with pytest.raises(Refused, match="not waiting"):
                 await door.invitations.decide(id, KEY["carl"], True, KEY["ann"], time.time())
             after = await door.invitations.decide(
-                id, signing.read(asks["key"]), accept, KEY["ann"], time.time()
+                id, signing.read(asks.key), accept, KEY["ann"], time.time()
             )
             if accept:
                 assert (
-                    (await coming)["again"] is False
-                    and after["state"] == "used"
-                    and after["joined"] == "bob"
+                    (await coming).again is False
+                    and after.state == "used"
+                    and after.joined == "bob"
                 )
                 again = await door.invitations.decide(id, KEY["bob"], True, KEY["ann"], time.time())
-                assert again["state"] == "used", "an answer that was lost is given again"
+                assert again.state == "used", "an answer that was lost is given again"
             else:
                 with pytest.raises(NotAllowed, match="was refused"):
                     await coming
-                assert after["state"] == "refused"
+                assert after.state == "refused"
                 with pytest.raises(NotAllowed, match="was refused"):
                     await door.come("bob", id)
-        assert [o["name"] for o in door.authority.operators(time.time())] == ["ann", "bob"]
+        assert [o.name for o in door.authority.operators(time.time())] == ["ann", "bob"]
 
     run(tmp_path, work)
 
 
-def test_who_waits_is_told_when_it_ends_and_who_left_is_not_let_in(tmp_path: Path) -> None:
+def test_a_waiting_joiner_is_told_of_the_end_and_an_absent_joiner_is_not_admitted(
+    tmp_path: Path,
+) -> None:
     async def work(door: Door) -> None:
         await door.invite("AAAA", confirm=True)
         coming = asyncio.ensure_future(door.come("bob"))
-        asks = (await door.asking())["asks"]
+        asks = await door.asking()
         with pytest.raises(Refused, match="somebody else"):
             await door.come("eve")
-        second = asyncio.ensure_future(door.come("bob"))  # the same key, on another connection
+        second = asyncio.ensure_future(door.come("bob"))  # the same key on a second connection
         with pytest.raises(Refused, match="asks again"):
             await coming
         second.cancel()
@@ -569,7 +571,7 @@ def test_who_waits_is_told_when_it_ends_and_who_left_is_not_let_in(tmp_path: Pat
             await second
         with pytest.raises(Refused, match="not waiting"):
             await door.invitations.decide(
-                "AAAA", signing.read(asks["key"]), True, KEY["ann"], time.time()
+                "AAAA", signing.read(asks.key), True, KEY["ann"], time.time()
             )
         third = asyncio.ensure_future(door.come("bob"))
         await door.asking()
@@ -579,7 +581,7 @@ def test_who_waits_is_told_when_it_ends_and_who_left_is_not_let_in(tmp_path: Pat
         made = await door.invite("BBBB", confirm=True, lasts=1)
         with pytest.raises(NotAllowed, match="expired"):
             await door.come("bob", "BBBB")
-        assert (await door.invitations.wait("BBBB", made["seen"], KEY["ann"]))["state"] == "expired"
+        assert (await door.invitations.wait("BBBB", made.seen, KEY["ann"])).state == "expired"
 
     run(tmp_path, work)
 
@@ -602,7 +604,7 @@ def test_between_asking_and_accepting_the_inviter_may_lose_the_right(tmp_path: P
     run(tmp_path, work)
 
 
-def test_an_invitation_concerns_its_inviter_and_who_manages(tmp_path: Path) -> None:
+def test_an_invitation_is_visible_to_its_inviter_and_to_managers(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         now = time.time()
         await door.authority.add_operator("bob", "human", KEY["bob"], KEY["ann"], now)
@@ -622,7 +624,7 @@ def test_an_invitation_concerns_its_inviter_and_who_manages(tmp_path: Path) -> N
     run(tmp_path, work)
 
 
-# ------------------------------------------------------------ bounds, and a disk that takes nothing
+# ------------------------------------------------------------ bounds, and a full disk
 
 
 def test_there_are_only_so_many(tmp_path: Path) -> None:
@@ -631,11 +633,11 @@ def test_there_are_only_so_many(tmp_path: Path) -> None:
             await door.invite(f"A{n:03}")
         with pytest.raises(Refused, match="open already"):
             await door.invite("BBBB")
-        assert (await door.invitations.revoke("a-00o ", KEY["ann"], time.time()))[
-            "state"
-        ] == "revoked", "as people write it"
+        assert (
+            await door.invitations.revoke("a-00o ", KEY["ann"], time.time())
+        ).state == "revoked", "as people write it"
         await door.invite("BBBB")
-        assert (await door.invite("BBBB"))["state"] == "open", "the same one again is the same one"
+        assert (await door.invite("BBBB")).state == "open", "the same one again is the same one"
         with pytest.raises(Refused) as caught:
             await door.invitations.make(
                 "BBBB",
@@ -653,13 +655,13 @@ def test_there_are_only_so_many(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def test_what_has_ended_is_forgotten_in_time(tmp_path: Path) -> None:
+def test_ended_invitations_are_forgotten_in_time(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         await door.invite("ZZZ0", ago=INVITATION_KEPT_S + 1000)
         for n in range(INVITATIONS_KEPT + 5):
             await door.invite(f"B{n:03}", lasts=1, ago=1000 - n)
         await door.invite("CCCC")
-        ids = [one["id"] for one in door.invitations.listed(KEY["ann"], time.time())]
+        ids = [one.id for one in door.invitations.listed(KEY["ann"], time.time())]
         assert (
             len(ids) == INVITATIONS_KEPT + 1
             and "ZZZ0" not in ids
@@ -673,11 +675,11 @@ def test_what_has_ended_is_forgotten_in_time(tmp_path: Path) -> None:
     run(tmp_path, work, later)
 
 
-def test_a_disk_that_takes_nothing_lets_nobody_in_and_forgives_no_guess(tmp_path: Path) -> None:
+def test_a_full_disk_admits_no_key_and_forgives_no_guess(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         await door.invite()
         await door.invite("BBBB")
-        await door.store.write(lambda db: db.execute("PRAGMA query_only=ON"))
+        await door.store.run(lambda db: db.execute("PRAGMA query_only=ON"))
         with pytest.raises(Unavailable):
             await door.come("bob")
         assert door.state() == "open"
@@ -688,8 +690,8 @@ def test_a_disk_that_takes_nothing_lets_nobody_in_and_forgives_no_guess(tmp_path
         with pytest.raises(Unavailable):
             await door.invitations.revoke("BBBB", KEY["ann"], time.time())
         assert door.state("BBBB") == "revoked", "it bites all the same"
-        await door.store.write(lambda db: db.execute("PRAGMA query_only=OFF"))
-        assert [o["name"] for o in door.authority.operators(time.time())] == ["ann"]
+        await door.store.run(lambda db: db.execute("PRAGMA query_only=OFF"))
+        assert [o.name for o in door.authority.operators(time.time())] == ["ann"]
 
     async def later(door: Door) -> None:
         assert (door.state(), door.state("BBBB")) == ("void", "revoked"), (
@@ -700,7 +702,7 @@ def test_a_disk_that_takes_nothing_lets_nobody_in_and_forgives_no_guess(tmp_path
 
 
 def test_a_write_that_comes_late_undoes_nothing(tmp_path: Path) -> None:
-    """One that the disk refused is tried again, perhaps after a later one was taken."""
+    """A write that the disk refused is tried again, perhaps after a later write."""
 
     async def work(door: Door) -> None:
         await door.invite()
@@ -708,14 +710,14 @@ def test_a_write_that_comes_late_undoes_nothing(tmp_path: Path) -> None:
         with pytest.raises(NotAllowed):
             await door.come("eve", right=False)
         guessed = _save(door.invitations._all["AAAA"])
-        await door.store.write(late)
-        [[body]] = await door.store.write(
+        await door.store.run(late)
+        [[body]] = await door.store.run(
             lambda db: db.execute("SELECT body FROM invitations").fetchall()
         )
         assert invitation.read(json.loads(body)).guesses == 1
         await door.come("bob")
         for job in (late, guessed):
-            await door.store.write(job)
+            await door.store.run(job)
 
     async def later(door: Door) -> None:
         assert door.state() == "used" and door.invitations._all["AAAA"].joiner == KEY["bob"]
@@ -760,10 +762,10 @@ def test_any_interleaving_ends_with_one_key_in_at_most_and_survives_a_restart(
     def picture(door: Door) -> dict[str, Any]:
         return {
             "open": {
-                one["id"]: (one["state"], one["guesses"], one["joined"])
+                one.id: (one.state, one.guesses, one.joined)
                 for one in door.invitations.listed(KEY["ann"], time.time())
             },
-            "in": {o["name"]: len(o["envelopes"]) for o in door.authority.operators(time.time())},
+            "in": {o.name: len(o.envelopes) for o in door.authority.operators(time.time())},
         }
 
     async def work(door: Door) -> None:
@@ -773,7 +775,7 @@ def test_any_interleaving_ends_with_one_key_in_at_most_and_survives_a_restart(
         for id in ids:
             await door.invite(id, by=rng.choice(("ann", "lead")), confirm=id == "CCCC")
         doing = {asyncio.ensure_future(some(door)) for _ in range(40)}
-        while len(doing) > 1:  # one may wait for a decision that nobody makes
+        while len(doing) > 1:  # a joiner may wait for a decision that never comes
             _, doing = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
         for one in doing:
             one.cancel()
@@ -797,12 +799,12 @@ def test_any_interleaving_ends_with_one_key_in_at_most_and_survives_a_restart(
     run(tmp_path, work, later)
 
 
-def test_what_is_stored_admits_nobody(tmp_path: Path) -> None:
+def test_the_stored_form_of_an_invitation_admits_no_key(tmp_path: Path) -> None:
     """The database has the public half of the code's key, and not a character of the code."""
     code = Code("4KQ7", "M2XD9TR")
 
     async def work(door: Door) -> None:
-        verifier = signing.public(joincode.private(code, KEY["machine"]))
+        verifier = signing.public(join_code.private(code, KEY["machine"]))
         await door.invitations.make(
             code.id, verifier, READ, Scope(), "human", False, 60, KEY["ann"], time.time()
         )
@@ -811,17 +813,17 @@ def test_what_is_stored_admits_nobody(tmp_path: Path) -> None:
                 "eve",
                 KEY["eve"],
                 b"x",
-                {"id": code.id, "proof": signing.sign(verifier, joincode.DOMAIN, b"x").hex()},
+                {"id": code.id, "proof": signing.sign(verifier, join_code.DOMAIN, b"x").hex()},
                 lambda **_: None,
             )
         joined = await door.invitations.join(
             "bob",
             KEY["bob"],
             b"y",
-            {"id": code.id, "proof": joincode.prove(code, KEY["machine"], b"y").hex()},
+            {"id": code.id, "proof": join_code.prove(code, KEY["machine"], b"y").hex()},
             lambda **_: None,
         )
-        assert joined["name"] == "bob"
+        assert joined.name == "bob"
 
     run(tmp_path, work)
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
@@ -842,7 +844,7 @@ async def device(
     of: str = "ann",
     name: str = "",
     confirm: bool = False,
-) -> dict[str, Any]:
+) -> Invitation:
     return await door.invitations.make(
         id,
         signing.public(secret(id)),
@@ -861,14 +863,14 @@ async def device(
 def test_a_code_makes_another_device_of_its_operator(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         made = await device(door, name="phone")
-        assert (made["of"], made["device"], made["rights"]) == ("ann", "phone", [])
+        assert (made.of, made.device, made.rights) == ("ann", "phone", ())
         with pytest.raises(Refused, match="another device of ann, not an operator bob"):
             await door.come("bob")
         with pytest.raises(Refused, match="is the device device of ann already"):
             await door.come("ann")
         assert door.state() == "open", "neither has used it up"
         joined = await door.come("ann", key=KEY["bob"])
-        assert joined == {
+        assert encode(joined) == {
             "name": "ann",
             "kind": "human",
             "by": "ann",
@@ -878,7 +880,7 @@ def test_a_code_makes_another_device_of_its_operator(tmp_path: Path) -> None:
             "of": "ann",
             "again": False,
         }
-        assert (await door.come("ann", key=KEY["bob"]))["again"] and door.state() == "used"
+        assert (await door.come("ann", key=KEY["bob"])).again and door.state() == "used"
         with pytest.raises(NotAllowed, match="was used by somebody else"):
             await door.come("ann", key=KEY["carl"])
         [event] = await door.events("operator.key_added")
@@ -890,7 +892,7 @@ def test_a_code_makes_another_device_of_its_operator(tmp_path: Path) -> None:
         )
 
     async def after(door: Door) -> None:
-        assert (await door.come("ann", key=KEY["bob"]))["again"] and door.may("bob", "manage", None)
+        assert (await door.come("ann", key=KEY["bob"])).again and door.may("bob", "manage", None)
 
     run(tmp_path, work, after)
 
@@ -915,17 +917,14 @@ def test_a_device_that_is_asked_about_first(tmp_path: Path) -> None:
         await device(door, confirm=True)
         coming = asyncio.ensure_future(door.come("ann", key=KEY["bob"]))
         shown = await door.asking()
-        assert (
-            shown["asks"]["key"] == signing.show(KEY["bob"])
-            and len(door.authority.devices("ann")) == 1
-        )
+        assert shown.key == signing.show(KEY["bob"]) and len(door.authority.devices("ann")) == 1
         await door.invitations.decide("AAAA", KEY["bob"], True, KEY["ann"], time.time())
-        assert (await coming)["of"] == "ann" and len(door.authority.devices("ann")) == 2
+        assert (await coming).of == "ann" and len(door.authority.devices("ann")) == 2
 
     run(tmp_path, work)
 
 
-def test_the_invitation_of_a_device_ends_with_who_made_it(tmp_path: Path) -> None:
+def test_the_invitation_of_a_device_ends_with_the_inviting_device(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         await door.authority.add_key("ann", KEY["bob"], KEY["ann"], time.time(), "phone")
         await device(door, "AAAA", by="bob")
@@ -938,7 +937,7 @@ def test_the_invitation_of_a_device_ends_with_who_made_it(tmp_path: Path) -> Non
     run(tmp_path, work)
 
 
-def test_who_may_not_add_a_device_gets_no_code_for_one(tmp_path: Path) -> None:
+def test_a_code_for_a_device_needs_the_right_to_add_it(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         await door.authority.add_operator("bob", "human", KEY["bob"], KEY["ann"], time.time())
         await door.authority.issue(
@@ -946,7 +945,7 @@ def test_who_may_not_add_a_device_gets_no_code_for_one(tmp_path: Path) -> None:
         )
         with pytest.raises(NotAllowed):
             await device(door, by="bob")
-        with pytest.raises(Refused, match="already, or had one"):
+        with pytest.raises(Refused, match="has or had a device"):
             await device(door, name="device")
         with pytest.raises(Usage):
             await door.invitations.make(
@@ -962,8 +961,6 @@ def test_who_may_not_add_a_device_gets_no_code_for_one(tmp_path: Path) -> None:
                 "ann",
                 "",
             )
-        assert (await device(door, by="bob", of="bob"))["of"] == "bob", (
-            "one's own is always one's own"
-        )
+        assert (await device(door, by="bob", of="bob")).of == "bob", "one's own is always one's own"
 
     run(tmp_path, work)

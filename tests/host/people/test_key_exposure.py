@@ -1,4 +1,4 @@
-"""Whose private keys code in a session could use by itself."""
+"""Which private keys code in a session could read without help."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import home as homes
 from holdfast.home import Home, keys
-from holdfast.host.readable import account, readable
+from holdfast.host.people.key_exposure import account, readable
 from holdfast.model import signing
 
 ME, OTHER = os.geteuid() or 4321, 9999
@@ -45,26 +45,26 @@ def test_a_plain_file_is_readable_to_its_account_and_to_root(home: Home) -> None
     assert not readable(home, "ann", made.public, OTHER)
 
 
-def test_a_passphrase_or_another_place_keeps_it_from_everybody(home: Home) -> None:
+def test_a_key_under_a_passphrase_or_in_another_place_is_not_readable(home: Home) -> None:
     locked = keys.make(home, "ann", "human", time.time(), lambda name: "open sesame")
     plain = keys.make(home, "bea", "human", time.time())
     elsewhere = signing.public(signing.generate())
     for uid in (0, ME):
         assert not readable(home, "ann", locked.public, uid)
         assert not readable(home, "cat", elsewhere, uid)
-    assert readable(home, "ann", plain.public, 0), "whatever its file is called"
+    assert readable(home, "ann", plain.public, 0), "under any file name"
     keys.unlock(home, "ann", lambda name: "open sesame")
     assert readable(home, "ann", locked.public, 0)
 
 
-def test_what_cannot_be_made_out_counts_as_readable(home: Home) -> None:
+def test_a_key_file_that_cannot_be_parsed_counts_as_readable(home: Home) -> None:
     made = keys.make(home, "ann", "human", time.time())
     Path(made.path).write_bytes(b"{nonsense")
     owned(made.path, ME)
     assert readable(home, "ann", made.public, ME) and readable(home, "ann", made.public, 0)
     assert not readable(home, "ann", made.public, OTHER)
     assert not readable(home, "bea", made.public, ME), (
-        "somebody else's broken file says nothing of this key"
+        "the broken file of another operator says nothing about this key"
     )
 
 
@@ -72,7 +72,7 @@ def test_no_keys_at_all(home: Home) -> None:
     assert not readable(home, "ann", bytes(32), 0)
 
 
-def test_the_account_is_the_one_that_the_session_runs_as() -> None:
+def test_the_account_is_that_of_the_sessions_program() -> None:
     assert account(None) == os.geteuid()
     assert (
         account(cast(Any, SimpleNamespace(record=SimpleNamespace(root_pid=os.getpid()))))

@@ -1,4 +1,4 @@
-"""A stream whose connection is gone harms no other stream of the line (S4)."""
+"""A stream that has lost its connection harms no other stream of the line (S4)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import socket
 import time
 from typing import Any, cast
 
-from holdfast.core import channel
-from holdfast.core.meeting import Meeting
-from holdfast.core.tunnel import Tunnel
-from holdfast.host.uplink import Stream, Uplink
+from holdfast.core.sealed import channel
+from holdfast.core.sealed.meeting import Meeting
+from holdfast.core.sealed.tunnel import Tunnel
+from holdfast.host.relays.uplink import Stream, Uplink
 from holdfast.model.agreement import public
 from holdfast.wire import outer
 
@@ -18,7 +18,7 @@ ROUTE, HOST, CLIENT = bytes(16), bytes(range(32)), bytes(range(1, 33))
 
 
 class Line:
-    """What a stream needs of its line; keeps the connection's end of the pair, and what would be sent."""
+    """The line as a stream sees it; keeps the connection's end of the pair, and the sent frames."""
 
     full = spent = unsure = False
     tried = 0
@@ -47,7 +47,7 @@ class Line:
 
     def begun(self) -> None:
         self.tried += 1
-        self.spent = self.spent or self.unsure  # that it was tried cannot be written down
+        self.spent = self.spent or self.unsure  # the host could not record the attempt
 
     def failed(self) -> None:
         assert self.password is not None and not self.spent, (
@@ -56,7 +56,7 @@ class Line:
         self.spent = True
 
 
-def test_s4_what_comes_for_a_connection_that_was_closed_ends_that_stream_only() -> None:
+def test_s4_data_for_a_closed_connection_ends_only_its_stream() -> None:
     async def body() -> None:
         line = Line()
         stream, client = (
@@ -73,9 +73,8 @@ def test_s4_what_comes_for_a_connection_that_was_closed_ends_that_stream_only() 
         assert line.theirs.recv(100) == b"hello" and stream._reading
         line.theirs.close()
         for payload in client.put(b"too late", 0.0):
-            stream.data(
-                payload
-            )  # the host has closed the connection and this stream has not heard of it yet
+            # The host has closed the connection; this stream does not know that yet.
+            stream.data(payload)
         assert stream.closed and line.ended == 1
         stream.data(b"whatever")
         stream.credit(1)
@@ -84,8 +83,8 @@ def test_s4_what_comes_for_a_connection_that_was_closed_ends_that_stream_only() 
     asyncio.run(body())
 
 
-def test_t2_guesses_that_were_made_ready_side_by_side_are_one() -> None:
-    """Wrong, wrong and right, each but one message away from the answer: after the first nobody is listened to."""
+def test_t2_of_simultaneously_prepared_guesses_only_the_first_counts() -> None:
+    """Wrong, wrong and right, each a single message before the answer: only the first counts."""
 
     async def body() -> None:
         line, ready = Line(), list[tuple[Stream, bytes]]()
@@ -115,7 +114,7 @@ def test_t2_guesses_that_were_made_ready_side_by_side_are_one() -> None:
     asyncio.run(body())
 
 
-def test_t2_who_comes_is_not_answered_before_that_is_remembered() -> None:
+def test_t2_an_attempt_is_stored_before_it_is_answered() -> None:
     async def body() -> None:
         line = Line()
         line.password, line.unsure = b"p" * 32, True

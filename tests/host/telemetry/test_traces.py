@@ -1,4 +1,4 @@
-"""Traces when the other side does not play along: a bound, a counter, and no wait for whoever acts."""
+"""Traces with a dead or slow collector: bounded memory, a counter, and no delay for an act."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from tests.e2e.harness import eventually
 
-from holdfast.host import traces
-from holdfast.host.tally import Tally
-from holdfast.host.traces import QUEUE_ACTS, Traces
+from holdfast.host.telemetry import traces
+from holdfast.host.telemetry.counters import Counters
+from holdfast.host.telemetry.traces import QUEUE_ACTS, Traces
+from tests.support.installation import eventually
 
 
 class Collecting(SpanExporter):
-    """Takes what it is given as soon as it is let."""
+    """Accepts spans as soon as the test allows."""
 
     def __init__(self) -> None:
         self.open, self.taken = threading.Event(), list[ReadableSpan]()
@@ -44,7 +44,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collecting]:
 
 
 def act(number: int = 1, **more: Any) -> Any:
-    """As the door gives it."""
+    """An act in the form that the door passes on."""
     session = SimpleNamespace(id="s1", name="hideaway")
     conn = SimpleNamespace(kind="agent", modality="my-own-client", operator="zelda")
     return SimpleNamespace(
@@ -66,37 +66,37 @@ def act(number: int = 1, **more: Any) -> Any:
     )
 
 
-def test_o_a_collector_that_hangs_makes_nobody_wait_and_the_queue_is_bounded(
+def test_o_a_hanging_collector_delays_no_act_and_the_queue_is_bounded(
     exporter: Collecting,
 ) -> None:
-    tally = Tally()
-    made = Traces(exporter, tally)
+    counters = Counters()
+    made = Traces(exporter, counters)
     for number in range(2 * QUEUE_ACTS + traces.BATCH_ACTS):
         made.over(act(number), "applied")
-    dropped = tally.spans["dropped"]
+    dropped = counters.spans["dropped"]
     assert 4 * QUEUE_ACTS <= dropped <= 4 * (QUEUE_ACTS + traces.BATCH_ACTS) and not exporter.taken
     exporter.open.set()
     eventually(
-        lambda: tally.spans["exported"] == 4 * (2 * QUEUE_ACTS + traces.BATCH_ACTS) - dropped,
+        lambda: counters.spans["exported"] == 4 * (2 * QUEUE_ACTS + traces.BATCH_ACTS) - dropped,
         "what waited",
     )
     made.close()
 
 
 @pytest.mark.parametrize("answer", [SpanExportResult.FAILURE, RuntimeError("a library's mistake")])
-def test_o_what_is_not_taken_is_counted_and_said_once(
+def test_o_failed_exports_are_counted_and_logged_once(
     exporter: Collecting, answer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tally = Tally()
-    made = Traces(exporter, tally)
+    counters = Counters()
+    made = Traces(exporter, counters)
     exporter.answer = answer
     exporter.open.set()
     for number in range(3):
         made.over(act(number), "applied")
-        eventually(lambda: tally.spans["failed"] == 4 * (number + 1), "the count")
+        eventually(lambda: counters.spans["failed"] == 4 * (number + 1), "the count")
     exporter.answer = SpanExportResult.SUCCESS
     made.over(act(9), "applied")
-    eventually(lambda: tally.spans["exported"] == 4, "the next")
+    eventually(lambda: counters.spans["exported"] == 4, "the next")
     made.close()
     assert [record.message.split(";")[0].split(":")[0] for record in caplog.records] == [
         "the collector does not take traces",
@@ -107,7 +107,7 @@ def test_o_what_is_not_taken_is_counted_and_said_once(
 def test_o_a_span_has_kinds_and_numbers_and_a_client_cannot_put_words_into_it(
     exporter: Collecting,
 ) -> None:
-    made = Traces(exporter, Tally())
+    made = Traces(exporter, Counters())
     exporter.open.set()
     made.over(act(), "refused")
     made.close()

@@ -1,13 +1,14 @@
-"""What `holdfast doctor` looks at: one function per question, each answered by really trying.
+"""The form of a check of `holdfast doctor`: a function per question, answered by really trying.
 
-A check runs in a process of its own, forked by `host/doctor.py`, which ends with it. So it may unshare,
-drop its uid, install a filter or hang without harm to the caller, and it needs no undoing of such things;
-only what outlives a process (a control group, a file) is its to remove, with `cleanup` for the case that it
-was killed before. A check may raise: the doctor makes "unknown" of it, with the reason. It must not print,
-read the environment or write outside the home it was given.
+host/doctor/report.py forks a process for each check, which ends with the check. So a check may
+unshare, drop the uid, install a filter or hang without harm to the caller, and need not undo that.
+A check must remove only the objects that outlive a process (a control group, a file); `cleanup`
+removes these objects if the check was killed before. A check may raise: the report then says
+"unknown" with the reason. A check must not print, read the environment or write outside the given
+home.
 
-When you add a check: put it into the `CHECKS` of its module; its id is public (`doctor --json`), so never
-rename it.
+A new check goes into the `CHECKS` of the check's module. The id of a check is public
+(`doctor --json`): never rename an id.
 """
 
 from __future__ import annotations
@@ -17,24 +18,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-CHECK_LIMIT_S = 10.0  # for one check; all of them run at the same time
+CHECK_LIMIT_S = 10.0  # per check; all checks run at the same time
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     home: Path | None
     uid: int
-    tag: str  # unique to this run: names what a check puts into a shared place for a moment
+    tag: str  # unique to this run: part of every name that a check creates in a shared place
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     ok: bool | None
-    detail: str  # what was measured, or why not
+    detail: str  # the measured result, or why there is none
     fix: str = ""
 
 
-def _nothing(surroundings: Surroundings) -> None:
+def failed(detail: str, fix: str = "") -> Outcome:
+    return Outcome(False, detail, fix)
+
+
+def judged(ok: bool, detail: str, fix: str) -> Outcome:
+    """An outcome that needs a fix only if it is bad."""
+    return Outcome(ok, detail, "" if ok else fix)
+
+
+def _no_cleanup(surroundings: Surroundings) -> None:
     return
 
 
@@ -44,13 +54,13 @@ class Check:
     title: str
     needed_for: str
     run: Callable[[Surroundings], Outcome]
-    cleanup: Callable[[Surroundings], None] = _nothing
+    cleanup: Callable[[Surroundings], None] = _no_cleanup
     limit_s: float = CHECK_LIMIT_S
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A question whose answer follows from others; `derive` gets their outcomes by id."""
+    """A question that other checks answer; `derive` gets the outcomes of all checks by id."""
 
     id: str
     title: str
@@ -59,7 +69,7 @@ class Derived:
 
 
 def sysctl(name: str) -> str | None:
-    """The value of a kernel setting, None where this kernel has no such setting."""
+    """The value of a kernel setting; None if this kernel does not have the setting."""
     try:
         return Path("/proc/sys", *name.split(".")).read_text().strip()
     except OSError:
@@ -67,7 +77,7 @@ def sysctl(name: str) -> str | None:
 
 
 def readable(fd: int, wait_s: float) -> bool:
-    """Whether there is something to read within that time. Not select(), which knows no descriptor above 1023."""
+    """Whether `fd` becomes readable in time. (select() fails for descriptors above 1023.)"""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(wait_s * 1000))

@@ -1,52 +1,37 @@
-"""The directory that holds an installation's state and sockets: is it ours alone, and will it hold them?
+"""Checks that the home (the directory with state and sockets) is private and has room.
 
-Nothing is created for the sake of looking: a home that is not there yet is judged by the nearest directory
-above it.
+No directory is created for a check. If the home does not exist yet, the nearest existing parent is
+checked.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import socket
 import stat
 from pathlib import Path
 
-from holdfast.host.checks import Check, Outcome, Surroundings
+from holdfast.host.doctor.check import Check, Outcome, Surroundings, failed
+from holdfast.host.runtime import filesystems
 
-SOCKET_PATH_BYTES_MAX = 107  # sun_path without its closing zero
+SOCKET_PATH_BYTES_MAX = 107  # sun_path without the closing zero
 SOCKET_TAIL_BYTES = 40  # room kept below the home for a directory and a session's name
 FREE_BYTES_MIN = 256 * 1024 * 1024
 FREE_INODES_MIN = 1000
 NETWORK_FILESYSTEMS = frozenset(
-    {
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "9p",
-        "afs",
-        "ceph",
-        "coda",
-        "gfs2",
-        "fuse.sshfs",
-        "fuse.glusterfs",
-        "fuse.s3fs",
-        "fuse.rclone",
-        "lustre",
-    }
+    (
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "coda", "gfs2"),
+        *("fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "lustre"),
+    )
 )
 FORGETFUL_FILESYSTEMS = frozenset({"tmpfs", "ramfs"})
 
-_NO_HOME = Outcome(None, "no home was named, so it was not looked at", "set HOLDFAST_HOME")
+_NO_HOME = Outcome(None, "no home is set, so it was not checked", "set HOLDFAST_HOME")
 
 
 def _nearest(path: Path) -> Path:
-    """The path itself, or the nearest directory above it that exists."""
-    return next(
-        one for one in (path, *path.parents) if os.path.exists(one)
-    )  # never raises, unlike Path
+    """The path, or the nearest existing directory above the path."""
+    return next(one for one in (path, *path.parents) if os.path.exists(one))  # Path.exists raises
 
 
 def _permissions(surroundings: Surroundings) -> Outcome:
@@ -56,38 +41,34 @@ def _permissions(surroundings: Surroundings) -> Outcome:
     found = _nearest(home)
     if found != home:
         if os.access(found, os.W_OK | os.X_OK):
-            return Outcome(True, f"{home} is not there yet and can be made")
-        return Outcome(
-            False,
-            f"{home} is not there and {found} is not writable for us",
+            return Outcome(True, f"{home} does not exist yet and can be made")
+        return failed(
+            f"{home} does not exist and this account cannot write {found}",
             f"set HOLDFAST_HOME to a directory of yours, or as root: "
             f"install -d -m 0700 -o {surroundings.uid} {home}",
         )
     about = home.stat()
     if not stat.S_ISDIR(about.st_mode):
-        return Outcome(False, f"{home} is not a directory", f"move it away: mv {home} {home}.old")
+        return failed(f"{home} is not a directory", f"move it away: mv {home} {home}.old")
     if about.st_uid != surroundings.uid:
-        return Outcome(
-            False,
-            f"{home} belongs to uid {about.st_uid}, not to us ({surroundings.uid})",
+        return failed(
+            f"{home} belongs to uid {about.st_uid}, not to this account ({surroundings.uid})",
             f"chown -R {surroundings.uid} {home}, or set HOLDFAST_HOME to a directory of yours",
         )
     mode = stat.S_IMODE(about.st_mode)
     if mode & 0o077:
-        return Outcome(
-            False,
-            f"{home} has mode {mode:04o}: others may reach keys and sockets",
+        return failed(
+            f"{home} has mode {mode:04o}: other accounts can reach keys and sockets",
             f"chmod 0700 {home}",
         )
     try:
         _touch(home / f".{surroundings.tag}")
     except OSError as error:
-        return Outcome(
-            False,
+        return failed(
             f"nothing can be written to {home}: {error.strerror}",
             f"chmod u+rwx {home}" if mode & 0o700 != 0o700 else "mount that filesystem writable",
         )
-    return Outcome(True, f"{home} is ours alone (mode {mode:04o}) and writable")
+    return Outcome(True, f"{home} is private (mode {mode:04o}) and writable")
 
 
 def _touch(path: Path) -> None:
@@ -108,39 +89,35 @@ def _socket_path(surroundings: Surroundings) -> Outcome:
     length = len(os.fsencode(home)) + 1 + SOCKET_TAIL_BYTES
     if length > SOCKET_PATH_BYTES_MAX:
         most = SOCKET_PATH_BYTES_MAX - 1 - SOCKET_TAIL_BYTES
-        return Outcome(
-            False,
+        return failed(
             f"{home} has {length - 1 - SOCKET_TAIL_BYTES} bytes; sockets fit below {most}",
             "set HOLDFAST_HOME to a shorter path",
         )
     if not home.is_dir():
-        return Outcome(True, f"{home} is short enough; it is not there yet, so no socket was tried")
+        return Outcome(
+            True, f"{home} is short enough; it does not exist yet, so no socket was tried"
+        )
     path = home / f".{surroundings.tag}.s"
     with socket.socket(socket.AF_UNIX) as trial:
         try:
             trial.bind(os.fspath(path))
         except OSError as error:
-            return Outcome(
-                False,
+            return failed(
                 f"no socket can be made in {home}: {error.strerror}",
                 "set HOLDFAST_HOME to a local filesystem",
             )
         path.unlink()
-    return Outcome(True, f"a socket was made in {home}; its path has room")
+    return Outcome(True, f"a socket was made in {home}; its path is short enough")
 
 
 def filesystem_of(path: Path, mounts: str) -> str:
-    """The kind of filesystem that holds `path`, by the text of /proc/self/mountinfo; later mounts cover."""
+    """The kind of filesystem that holds `path`; `mounts` is the text of /proc/self/mountinfo."""
     kind = ""
     longest = -1
-    for line in mounts.splitlines():
-        left, dash, right = line.partition(" - ")
-        field = left.split()
-        if not dash or len(field) < 5:
-            continue
-        where = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field[4]))
+    for mount in filesystems.mounts(mounts.splitlines()):
+        where = Path(mount.point)
         if path.is_relative_to(where) and len(where.parts) >= longest:
-            longest, kind = len(where.parts), right.split()[0]
+            longest, kind = len(where.parts), mount.kind
     return kind
 
 
@@ -150,14 +127,13 @@ def _filesystem(surroundings: Surroundings) -> Outcome:
     place = _nearest(surroundings.home).resolve()
     kind = filesystem_of(place, Path("/proc/self/mountinfo").read_text(errors="replace"))
     if not kind:
-        return Outcome(None, f"what filesystem {place} is on could not be found out")
+        return Outcome(None, f"the filesystem of {place} could not be found out")
     if kind in NETWORK_FILESYSTEMS:
-        return Outcome(
-            False,
+        return failed(
             f"{place} is on {kind}: SQLite's log and locks are not safe over a network",
             "set HOLDFAST_HOME to a directory on a local disk",
         )
-    note = ": what is kept there is lost at a reboot" if kind in FORGETFUL_FILESYSTEMS else ""
+    note = ": its content is lost at a reboot" if kind in FORGETFUL_FILESYSTEMS else ""
     return Outcome(True, f"{place} is on {kind}{note}")
 
 
@@ -168,17 +144,28 @@ def _space(surroundings: Surroundings) -> Outcome:
     about = os.statvfs(place)
     free = about.f_bavail * about.f_frsize
     said = f"{free // (1024 * 1024)} MiB free"
-    if about.f_files:  # filesystems without a fixed number of inodes say 0
+    if about.f_files:  # 0: a filesystem without a fixed number of inodes
         said += f", {about.f_favail} inodes"
     if free < FREE_BYTES_MIN:
-        return Outcome(
-            False, f"{said} at {place}", f"free at least {FREE_BYTES_MIN // (1024 * 1024)} MiB"
-        )
+        return failed(f"{said} at {place}", f"free at least {FREE_BYTES_MIN // (1024 * 1024)} MiB")
     if about.f_files and about.f_favail < FREE_INODES_MIN:
-        return Outcome(
-            False, f"{said} at {place}", f"remove files: {FREE_INODES_MIN} inodes are needed"
-        )
+        return failed(f"{said} at {place}", f"remove files: {FREE_INODES_MIN} inodes are needed")
     return Outcome(True, f"{said} at {place}")
+
+
+def _operator_names(surroundings: Surroundings) -> Outcome:
+    if surroundings.home is None:
+        return _NO_HOME
+    try:
+        names = (surroundings.home / "run/reserved-names").read_text().split()
+    except FileNotFoundError:
+        return Outcome(True, "no operator has a name that records and policies use otherwise")
+    one = names[0]
+    return failed(
+        f"operators of an earlier build have names with another meaning: {', '.join(names)}",
+        f"add each under a new name (`holdfast operator add {one}-1`, `holdfast grant {one}-1`), "
+        f"then `holdfast operator revoke {one}`",
+    )
 
 
 CHECKS = (
@@ -192,4 +179,5 @@ CHECKS = (
     ),
     Check("filesystem", "Filesystem of the home", "durable state", _filesystem),
     Check("disk", "Free space", "durable state", _space),
+    Check("operator-names", "Names of operators", "reading the record", _operator_names),
 )

@@ -1,4 +1,4 @@
-"""Containing, halting and moving a session: namespaces, control groups, CRIU."""
+"""Checks of the means to contain, halt and move a session: namespaces, control groups, CRIU."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.core import halt
-from holdfast.host.checks import Check, Derived, Outcome, Surroundings, sysctl
-from holdfast.host.checks.libc import (
+from holdfast.core.containment import network
+from holdfast.core.session import halt
+from holdfast.core.session.limits import CONTROLLERS
+from holdfast.host.doctor.check import Check, Derived, Outcome, Surroundings, failed, judged, sysctl
+from holdfast.host.doctor.libc import (
     CLONE_NEWNS,
     CLONE_NEWPID,
     CLONE_NEWUSER,
@@ -24,23 +26,27 @@ from holdfast.host.checks.libc import (
     call,
     forked,
     in_child,
+    wait_forever,
 )
-from holdfast.host.checks.machine import dotted, output_of, version_of
+from holdfast.host.doctor.machine import dotted, output_of, version_of
+from holdfast.host.runtime import connectors, filesystems
 
 FREEZE_WAIT_S = 3.0
 _ROOT_FIX = "this root lacks CAP_SYS_ADMIN: use the machine itself or a privileged container"
+_APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
+KERNEL_MIN = (5, 12)  # mount_setattr
+_MOUNT_SETATTR = 442  # on every machine
 REMOVE_WAIT_S = 2.0
-CRIU_MIN_BY_KERNEL = (
-    ((6, 18), (4, 2, 1)),
-    ((0,), (3, 17)),
-)  # 3.17 and 4.1 fail on 6.18: any INET socket
+_LIMITS = "-limits"  # checks run at the same time, so each has its own group
+# CRIU 3.17 and 4.1 fail on Linux 6.18 with any INET socket.
+CRIU_MIN_BY_KERNEL = (((6, 18), (4, 2, 1)), ((0,), (3, 17)))
 
 
-# --- namespaces ---------------------------------------------------------------------------------------------
+# --- namespaces -----------------------------------------------------------------------------------
 
 
 def _first_process() -> str:
-    """In the new namespaces: be process 1 with a /proc of our own."""
+    """In the new namespaces: check that this is process 1, with a separate /proc."""
     if os.getpid() != 1:
         return f"the first process has pid {os.getpid()}"
     call("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)
@@ -54,64 +60,116 @@ def _user_namespaces(_: Surroundings) -> Outcome:
     try:
         call("unshare", CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS)
         Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
-        Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
         wrong = in_child(_first_process)
     except OSError as error:
-        return Outcome(
-            False,
+        return failed(
             f"an ordinary user may not: {error.filename}: {error.strerror}",
             _allow_user_namespaces(),
         )
     if wrong:
-        return Outcome(False, wrong, _allow_user_namespaces())
+        return failed(wrong, _allow_user_namespaces())
     return Outcome(True, "an ordinary user got a user, pid and mount namespace with its own /proc")
 
 
 def allow_namespaces(uid: int) -> str:
-    """What lets this account have contained sessions."""
-    return _ROOT_FIX if uid == 0 else _allow_user_namespaces()
+    """How to allow contained sessions for this account."""
+    if version_of(os.uname().release) < KERNEL_MIN:
+        return f"upgrade to Linux {dotted(KERNEL_MIN)} or later"
+    return _allow_for_root() if uid == 0 else _allow_user_namespaces()
+
+
+def _allow_for_root() -> str:
+    if sysctl("user.max_user_namespaces") == "0":
+        return "sysctl -w user.max_user_namespaces=15000"
+    return _ROOT_FIX
 
 
 def _allow_user_namespaces() -> str:
     for name, closed, opened in (
         ("kernel.unprivileged_userns_clone", "0", "1"),
         ("user.max_user_namespaces", "0", "15000"),
-        ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
     ):
         if sysctl(name) == closed:
             return f"sysctl -w {name}={opened}"
-    return "in a container: allow unshare and mount in its seccomp profile, or run on the machine itself"
+    if sysctl(_APPARMOR) == "1":
+        return (
+            "AppArmor forbids it, as in Ubuntu since 23.10: give Holdfast's Python a profile with "
+            "`userns,` (docs/reference/containment.md), or allow it to every program: "
+            f"sysctl -w {_APPARMOR}=0"
+        )
+    return (
+        "in a container: allow unshare and mount in its seccomp profile, "
+        "or run on the machine itself"
+    )
 
 
 def _root_namespaces(surroundings: Surroundings) -> Outcome:
     if surroundings.uid != 0:
         return Outcome(
             None,
-            "asked as an ordinary user; root was not tried (user namespaces serve instead)",
-            "run `holdfast doctor` as root to know",
+            "not tried: doctor runs as an ordinary user (user namespaces serve instead)",
+            "run `holdfast doctor` as root to find out",
         )
     try:
-        call("unshare", CLONE_NEWPID | CLONE_NEWNS)
+        call("unshare", CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS)
         wrong = in_child(_first_process)
     except OSError as error:
-        return Outcome(False, f"root may not: {error.filename}: {error.strerror}", _ROOT_FIX)
-    return Outcome(
+        return failed(f"root may not: {error.filename}: {error.strerror}", _allow_for_root())
+    return judged(
         not wrong,
-        wrong or "root got a pid and mount namespace with its own /proc",
-        "run on the machine itself" if wrong else "",
+        wrong or "root got a user, pid and mount namespace with its own /proc",
+        "run on the machine itself",
     )
 
 
-# --- control groups -----------------------------------------------------------------------------------------
+def _file_tree(_: Surroundings) -> Outcome:
+    """Whether the kernel has mount_setattr: the call with a bad descriptor tells."""
+    try:
+        call("syscall", _MOUNT_SETATTR, -1, b"", 0, None, 0)
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EPERM):
+            return failed(
+                f"mount_setattr: {error.strerror} (Linux {os.uname().release})",
+                f"Linux {dotted(KERNEL_MIN)} or later; in a container, allow mount_setattr, "
+                "open_tree, move_mount, fsopen, fsconfig and fsmount in its seccomp profile",
+            )
+    return Outcome(
+        True,
+        "a contained session sees the system, the tools behind PATH and its own home; it writes "
+        "the work tree of its directory and its own home; network: see own-network",
+    )
+
+
+def _own_network(_: Surroundings) -> Outcome:
+    """Which program connects one, and whether this account may make a tap device."""
+    programs, (why, remedy) = connectors.installed(), connectors.no_device()
+    names = " and ".join(program.path for program in programs) or "no program"
+    detail = f"{names} connects it; {why or f'this account may open {network.TUN}'}"
+    instead = "; until then contained sessions have the machine's network"
+    if not programs:
+        return failed(detail, f"install the package {network.PACKAGES}{instead}")
+    if why:
+        return failed(detail, remedy + instead)
+    if network.SLIRP not in {program.name for program in programs} and not connectors.routed():
+        return Outcome(
+            True,
+            f"{detail}; this machine has no default route, and if pasta does not start without "
+            "one, contained sessions have the machine's network (slirp4netns starts)",
+        )
+    if all(program.name != network.PASTA for program in programs):
+        return Outcome(True, f"{detail}; without pasta (package passt) no port can be published")
+    return Outcome(True, detail)
+
+
+# --- control groups -------------------------------------------------------------------------------
 
 
 def _cgroup2_mount() -> Path | None:
-    for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
-        left, _, right = line.partition(" - ")
-        if right.startswith("cgroup2 "):
-            return Path(left.split()[4])
-    return None
+    table = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    found = (Path(mount.point) for mount in filesystems.mounts(table) if mount.kind == "cgroup2")
+    return next(found, None)
 
 
 def _own_group(mount: Path) -> Path:
@@ -122,15 +180,14 @@ def _own_group(mount: Path) -> Path:
 
 
 def _places(mount: Path) -> list[Path]:
-    """Where a group for sessions may go: below our own; as a second choice below the root of all."""
+    """Where a group for sessions may be made: below our own group, else below the root."""
     return list(dict.fromkeys((_own_group(mount), mount)))
 
 
 def _cgroup(surroundings: Surroundings) -> Outcome:
     mount = _cgroup2_mount()
     if mount is None:
-        return Outcome(
-            False,
+        return failed(
             "cgroup v2 is not mounted",
             "mount -t cgroup2 none /sys/fs/cgroup, or boot with systemd.unified_cgroup_hierarchy",
         )
@@ -148,43 +205,44 @@ def _cgroup(surroundings: Surroundings) -> Outcome:
             refused = f"in {place}: {error.strerror} ({error.filename})"
         finally:
             _remove_group(group)
-    return Outcome(False, f"cgroup v2 is at {mount}; {refused}", _delegate(surroundings.uid))
+    return failed(f"cgroup v2 is at {mount}; {refused}", _delegate(surroundings.uid))
 
 
 def _delegate(uid: int) -> str:
     if uid == 0:
-        return "mount cgroup v2 writable (in a container: run it privileged, with its own cgroup namespace)"
+        return (
+            "mount cgroup v2 writable "
+            "(in a container: run it privileged, with its own cgroup namespace)"
+        )
     if Path("/run/systemd/system").is_dir():
-        return "have the user manager run it, which owns its groups: `holdfast service install`"
+        return (
+            "let the user manager run the host, in a group of its own: `holdfast service install`"
+        )
     return (
-        f"as root: mkdir G && chown -R {uid} G && echo PID >G/cgroup.procs, with G a new group below "
-        "the cgroup v2 mount and PID your login shell (you cannot move into it yourself)"
+        f"as root: mkdir G && chown -R {uid} G && echo PID >G/cgroup.procs, with G a new group "
+        "below the cgroup v2 mount and PID your login shell (you cannot move into it yourself)"
     )
 
 
 def _freeze(group: Path) -> Outcome:
     if not (group / "cgroup.freeze").exists():
-        return Outcome(
-            False,
-            f"groups below {group.parent} have no cgroup.freeze",
-            "upgrade to Linux 5.2 or later",
+        return failed(
+            f"groups below {group.parent} have no cgroup.freeze", "upgrade to Linux 5.2 or later"
         )
-    sleeper = forked(_wait_for_ever)
+    sleeper = forked(wait_forever)
     try:
         (group / "cgroup.procs").write_text(str(sleeper))
         began = time.monotonic()
         (group / "cgroup.freeze").write_text("1")
         if not _until_frozen(group, True):
-            return Outcome(
-                False,
+            return failed(
                 f"a process in {group.parent} did not freeze within {FREEZE_WAIT_S:g} s",
                 "look at `dmesg`; a process in an uninterruptible wait cannot be frozen",
             )
         frozen_ms = (time.monotonic() - began) * 1000
         (group / "cgroup.freeze").write_text("0")
         if not _until_frozen(group, False):
-            return Outcome(
-                False,
+            return failed(
                 f"a process in {group.parent} did not thaw within {FREEZE_WAIT_S:g} s",
                 "look at `dmesg`",
             )
@@ -194,11 +252,6 @@ def _freeze(group: Path) -> Outcome:
         os.kill(sleeper, signal.SIGKILL)
         os.waitpid(sleeper, 0)
     return Outcome(True, f"a process in {group.parent} froze in {frozen_ms:.1f} ms and thawed")
-
-
-def _wait_for_ever() -> None:
-    while True:
-        signal.pause()
 
 
 def _until_frozen(group: Path, frozen: bool) -> bool:
@@ -218,7 +271,7 @@ def _until_frozen(group: Path, frozen: bool) -> bool:
 
 
 def _remove_group(group: Path) -> None:
-    """Also after a kill in the middle: thaw, end whatever is in it, remove it."""
+    """Thaw a group, end the processes and remove the group, also after a killed check."""
     if not group.is_dir():
         return
     for name, text in (("cgroup.freeze", "0"), ("cgroup.kill", "1")):
@@ -229,7 +282,7 @@ def _remove_group(group: Path) -> None:
         try:
             group.rmdir()
             return
-        except OSError as error:  # busy until the kernel has let go of its last process
+        except OSError as error:  # busy until the last process is gone
             if error.errno != errno.EBUSY or time.monotonic() > deadline:
                 return
             select.select([], [], [], 0.005)
@@ -240,26 +293,107 @@ def _remove_groups(surroundings: Surroundings) -> None:
     if mount is not None:
         for place in _places(mount):
             _remove_group(place / surroundings.tag)
+            _remove_group(place / (surroundings.tag + _LIMITS))
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def _limits(surroundings: Surroundings) -> Outcome:
+    """Which limits the kernel would keep; tried on a group as sessions have it."""
+    mount = _cgroup2_mount()
+    missing, refused = set(CONTROLLERS.values()), ""
+    for place in _session_places(mount, surroundings.uid) if mount is not None else ():
+        group = place / (surroundings.tag + _LIMITS)
+        try:
+            group.mkdir()
+        except OSError as error:
+            refused = f"no group may be made in {place}: {error.strerror}"
+            continue
+        try:
+            found = set((group / "cgroup.controllers").read_text().split())
+            if _may_enable(place):  # the host enables the controllers that are offered there
+                found |= set((place / "cgroup.controllers").read_text().split())
+            missing &= set(CONTROLLERS.values()) - found
+        finally:
+            _remove_group(group)
+    if not missing:
+        return Outcome(
+            True, "memory, processes and processor time of a session are bounded by control group"
+        )
+    return failed(
+        f"cgroup v2 offers sessions no controller of {', '.join(sorted(missing))}"
+        + (f" ({refused})" if refused else "")
+        + f"; instead: {'; '.join(_instead(missing, surroundings.uid))}",
+        _controllers_fix(surroundings.uid),
+    )
+
+
+def _session_places(mount: Path, uid: int) -> list[Path]:
+    """Where the host makes the groups of sessions (host/processes/cgroups.py)."""
+    if uid == 0:
+        return [mount]
+    place = _own_group(mount)
+    while place != mount and _owns(place.parent, uid):
+        place = place.parent
+    return [place]
+
+
+def _may_enable(place: Path) -> bool:
+    """The kernel refuses it in a group with processes, except at the root, which has no type."""
+    with contextlib.suppress(OSError):
+        return os.access(place / "cgroup.subtree_control", os.W_OK) and not (
+            (place / "cgroup.type").exists() and (place / "cgroup.procs").read_text()
+        )
+    return False
+
+
+def _owns(group: Path, uid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return group.stat().st_uid == uid and os.access(group / "cgroup.procs", os.W_OK)
+    return False
+
+
+def _instead(missing: set[str], uid: int) -> list[str]:
+    words = {
+        "memory": "memory is not bounded, but the OOM killer takes programs of sessions first; "
+        "with `--limit memory=` each process is bounded, not their sum",
+        "pids": "a session with too many processes is halted"
+        if uid == 0
+        else "processes of contained sessions are bounded by RLIMIT_NPROC",
+        "cpu": "contained sessions have a lower priority",
+    }
+    return [text for name, text in words.items() if name in missing]
+
+
+def _controllers_fix(uid: int) -> str:
+    table = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    if any(mount.kind == "cgroup" for mount in filesystems.mounts(table)):
+        return (
+            "cgroup v1 is mounted and holds controllers: boot with "
+            "systemd.unified_cgroup_hierarchy=1"
+        )
+    if uid == 0:
+        return _delegate(uid)
+    return f"{_delegate(uid)} (limits need systemd 254 or later)"
 
 
 def _halt(found: Mapping[str, Outcome]) -> Outcome:
     if found["cgroup-freeze"].ok:
         return Outcome(True, f"complete in every session, by {halt.FREEZE}")
     if found["user-namespaces"].ok or found["root-namespaces"].ok:
-        return Outcome(
-            False,
-            f"complete in contained sessions only, by {halt.NAMESPACE} (process 1 of the namespace); in "
-            f"plain ones {halt.BEST_EFFORT}: a walk that quick forking can outrun",
+        return failed(
+            f"complete in contained sessions only, by {halt.NAMESPACE} (process 1 of the namespace)"
+            f"; in plain ones {halt.BEST_EFFORT}: fast forking can outrun the walk over processes",
             f"use contained sessions, or: {found['cgroup-freeze'].fix}",
         )
-    return Outcome(
-        False,
-        f"{halt.BEST_EFFORT} only: a walk over processes that quick forking can outrun",
+    return failed(
+        f"{halt.BEST_EFFORT} only: fast forking can outrun the walk over processes",
         found["cgroup-freeze"].fix or found["user-namespaces"].fix,
     )
 
 
-# --- checkpoints --------------------------------------------------------------------------------------------
+# --- checkpoints ----------------------------------------------------------------------------------
 
 
 def criu_wanted(kernel: tuple[int, ...]) -> tuple[int, ...]:
@@ -273,23 +407,19 @@ def _criu(surroundings: Surroundings) -> Outcome:
     )
     path = shutil.which("criu") or shutil.which("criu", path="/usr/local/sbin:/usr/sbin:/sbin")
     if path is None:
-        return Outcome(False, "criu is not installed", install)
+        return failed("criu is not installed", install)
     version = version_of(output_of([path, "--version"]))
     if not version:
         return Outcome(None, f"{path} does not say its version", install)
     if version < wanted:
-        return Outcome(
-            False, f"CRIU {dotted(version)} at {path}; needed is {dotted(wanted)}", install
-        )
+        return failed(f"CRIU {dotted(version)} at {path}; needed is {dotted(wanted)}", install)
     said = output_of(
         [path, "check"] if surroundings.uid == 0 else [path, "--unprivileged", "check"]
     )
     good = "Looks good" in said
     why = said.splitlines()[-1] if said else "criu check said nothing"
-    return Outcome(
-        good,
-        f"CRIU {dotted(version)} at {path}: {why}",
-        "" if good else "run `criu check` for the details",
+    return judged(
+        good, f"CRIU {dotted(version)} at {path}: {why}", "run `criu check` for the details"
     )
 
 
@@ -303,7 +433,21 @@ CHECKS: tuple[Check | Derived, ...] = (
         "contained sessions as root",
         _root_namespaces,
     ),
+    Check(
+        "file-tree",
+        "A file tree of its own",
+        "contained sessions",
+        _file_tree,
+    ),
+    Check("own-network", "A network of its own", "contained sessions, --net own", _own_network),
     Check("cgroup-freeze", "Freezing by control group", "halt, fence", _cgroup, _remove_groups),
+    Check(
+        "limits",
+        "Limits by control group",
+        "memory, processes and processor time of contained sessions",
+        _limits,
+        _remove_groups,
+    ),
     Derived("halt", "Halt that nothing escapes", "halt, fence", _halt),
     Check("criu", "CRIU", "checkpoint, restore, move, branch", _criu),
 )

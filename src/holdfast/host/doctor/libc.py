@@ -1,18 +1,20 @@
-"""System calls that Python 3.11 does not wrap, for checks that try them. They raise OSError as os.* would."""
+"""System calls that Python 3.11 does not wrap. Errors raise OSError, as in `os`."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from collections.abc import Callable
 
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x0002_0000, 0x1000_0000, 0x2000_0000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
-PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 36, 38
 PTRACE_SEIZE = 0x4206
 NOBODY = 65_534
 
-SYSCALLS = {  # name -> number by machine; everything else goes through the C library's own functions
+# name -> number by machine. All other calls go through functions of the C library.
+SYSCALLS = {
     "x86_64": {"seccomp": 317, "bpf": 321},
     "aarch64": {"seccomp": 277, "bpf": 280},
 }
@@ -25,7 +27,7 @@ Argument = int | bytes | None | ctypes.Structure | ctypes.Array[ctypes.c_char]
 
 
 def call(name: str, *args: Argument) -> int:
-    """A function of the C library that returns -1 and sets errno when it fails."""
+    """Call a function of the C library that returns -1 and sets errno on failure."""
     ctypes.set_errno(0)
     result = int(getattr(_libc, name)(*map(_passed, args)))
     if result == -1:
@@ -37,7 +39,7 @@ def call(name: str, *args: Argument) -> int:
 def syscall(name: str, *args: Argument) -> int:
     number = SYSCALLS.get(os.uname().machine, {}).get(name)
     if number is None:
-        raise NotImplementedError(f"the number of {name} on {os.uname().machine} is not known here")
+        raise NotImplementedError(f"unknown: the number of {name} on {os.uname().machine}")
     try:
         return call("syscall", number, *args)
     except OSError as error:
@@ -53,7 +55,7 @@ def _passed(value: Argument) -> object:
 
 
 def become_ordinary() -> None:
-    """Go on as an ordinary user: what root may do says nothing about them. Stay readable to our own kind."""
+    """Become an ordinary user, but stay visible (dumpable) to processes of that user."""
     if os.getuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -62,7 +64,7 @@ def become_ordinary() -> None:
 
 
 def forked(body: Callable[[], None]) -> int:
-    """A child that does `body` and exits 0, or 1 if it raised."""
+    """Fork a child that runs `body` and exits with 0, or with 1 if `body` raised."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -74,8 +76,13 @@ def forked(body: Callable[[], None]) -> int:
     return pid
 
 
+def wait_forever() -> None:
+    while True:
+        signal.pause()
+
+
 def in_child(body: Callable[[], str]) -> str:
-    """What `body` returned in a child of its own; what it raised is an OSError or RuntimeError here."""
+    """Run `body` in a child and return the result. An exception of `body` is raised here."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -84,7 +91,7 @@ def in_child(body: Callable[[], str]) -> str:
                 said = "=" + body()
             except OSError as error:
                 said = f"{error.errno or 0} {error.filename or ''}"
-            except Exception as error:  # told to the parent, which raises it again
+            except Exception as error:  # the parent raises the error
                 said = f"!{type(error).__name__}: {error}"
             os.write(writer, said.encode())
         finally:

@@ -1,4 +1,4 @@
-"""Interpreter, kernel and libraries; terminals, descriptors and limits; the programs a session may want."""
+"""The interpreter, kernel and libraries; terminals and limits; programs that a session may use."""
 
 from __future__ import annotations
 
@@ -14,11 +14,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.host.checks import Check, Outcome, Surroundings, readable, sysctl
-from holdfast.host.checks.libc import PR_SET_CHILD_SUBREAPER, call, forked
+from holdfast.host.doctor.check import (
+    Check,
+    Outcome,
+    Surroundings,
+    failed,
+    judged,
+    readable,
+    sysctl,
+)
+from holdfast.host.doctor.libc import PR_SET_CHILD_SUBREAPER, call, forked
 
 PYTHON_MIN = (3, 11)
-KERNEL_MIN = (5, 4)  # pidfd, cgroup v2 freezer and seccomp notification are all there
+KERNEL_MIN = (5, 4)  # has pidfd, the cgroup v2 freezer and seccomp notification
 PTYS_FREE_MIN = 64
 OPEN_FILES_MIN = 1024  # a host needs about six descriptors per session
 INOTIFY_WATCHES_MIN, INOTIFY_INSTANCES_MIN = 8192, 128
@@ -41,7 +49,7 @@ def dotted(version: tuple[int, ...]) -> str:
 
 
 def output_of(argv: list[str]) -> str:
-    """What a program says about itself; raises if it takes too long."""
+    """The output of a program; raises if the program takes too long."""
     done = subprocess.run(
         argv,
         stdin=subprocess.DEVNULL,
@@ -55,10 +63,10 @@ def output_of(argv: list[str]) -> str:
 
 def _python(_: Surroundings) -> Outcome:
     have = sys.version_info[:3]
-    return Outcome(
+    return judged(
         have >= PYTHON_MIN,
         f"{dotted(have)} at {sys.executable or 'an unknown path'}",
-        f"run holdfast with Python {dotted(PYTHON_MIN)} or later" if have < PYTHON_MIN else "",
+        f"run holdfast with Python {dotted(PYTHON_MIN)} or later",
     )
 
 
@@ -66,13 +74,11 @@ def _kernel(_: Surroundings) -> Outcome:
     system = os.uname()
     have = version_of(system.release)
     if system.sysname != "Linux":
-        return Outcome(
-            False, f"{system.sysname}; sessions need Linux", "use a Linux (virtual) machine"
-        )
-    return Outcome(
+        return failed(f"{system.sysname}; sessions need Linux", "use a Linux (virtual) machine")
+    return judged(
         have >= KERNEL_MIN,
         f"Linux {system.release} on {system.machine}",
-        f"upgrade to Linux {dotted(KERNEL_MIN)} or later" if have < KERNEL_MIN else "",
+        f"upgrade to Linux {dotted(KERNEL_MIN)} or later",
     )
 
 
@@ -80,9 +86,8 @@ def _terminals(_: Surroundings) -> Outcome:
     try:
         master, slave = pty.openpty()
     except OSError as error:
-        return Outcome(
-            False,
-            f"no terminal to be had: {error.strerror}",
+        return failed(
+            f"no terminal can be opened: {error.strerror}",
             "mount -t devpts devpts /dev/pts -o ptmxmode=0666,mode=0620 "
             "(in a container: allow /dev/ptmx)",
         )
@@ -91,19 +96,19 @@ def _terminals(_: Surroundings) -> Outcome:
     os.close(slave)
     os.close(master)
     if said != b"holdfast\n":
-        return Outcome(False, f"a fresh terminal gave {said!r} for what was typed")
-    return Outcome(True, "a fresh terminal carried a line")
+        return failed(f"a new terminal returned {said!r} instead of its input")
+    return Outcome(True, "a line went through a new terminal")
 
 
 def _terminals_left(_: Surroundings) -> Outcome:
     most, used = sysctl("kernel.pty.max"), sysctl("kernel.pty.nr")
     if most is None or used is None:
-        return Outcome(None, "this kernel does not say how many terminals it allows")
+        return Outcome(None, "this kernel does not report its limit of terminals")
     left = int(most) - int(used)
-    return Outcome(
+    return judged(
         left >= PTYS_FREE_MIN,
         f"{used} of {most} terminals in use",
-        f"sysctl -w kernel.pty.max={int(used) + 4096}" if left < PTYS_FREE_MIN else "",
+        f"sysctl -w kernel.pty.max={int(used) + 4096}",
     )
 
 
@@ -111,7 +116,7 @@ def _memfd(_: Surroundings) -> Outcome:
     try:
         fd = os.memfd_create("holdfast-doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
-        return Outcome(False, f"memfd_create: {error.strerror}", "allow it in the seccomp profile")
+        return failed(f"memfd_create: {error.strerror}", "allow it in the seccomp profile")
     os.ftruncate(fd, 4096)
     fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW)
     try:
@@ -120,9 +125,7 @@ def _memfd(_: Surroundings) -> Outcome:
         return Outcome(True, "shared memory was made and its size sealed")
     finally:
         os.close(fd)
-    return Outcome(
-        False, "shared memory could be shrunk in spite of its seal", "use Linux 3.17 or later"
-    )
+    return failed("sealed shared memory could be shrunk", "use Linux 3.17 or later")
 
 
 def _pidfd(_: Surroundings) -> Outcome:
@@ -134,18 +137,15 @@ def _pidfd(_: Surroundings) -> Outcome:
         os.close(fd)
     except OSError as error:
         os.kill(pid, signal.SIGKILL)
-        return Outcome(
-            False,
+        return failed(
             f"pidfd: {error.strerror}",
             "upgrade to Linux 5.4 or later, or allow it in the container's seccomp profile",
         )
     finally:
         os.waitpid(pid, 0)
     if not ended:
-        return Outcome(
-            False, "the end of a process was not reported", "upgrade to Linux 5.4 or later"
-        )
-    return Outcome(True, "a process was signalled and its end seen by descriptor")
+        return failed("the end of a process was not reported", "upgrade to Linux 5.4 or later")
+    return Outcome(True, "a process was signalled, and its end reported, by descriptor")
 
 
 def _subreaper(_: Surroundings) -> Outcome:
@@ -164,17 +164,17 @@ def _subreaper(_: Surroundings) -> Outcome:
     except ChildProcessError:
         collected = False
     if not collected:
-        return Outcome(False, "a daemon that forked twice was lost to us", "use Linux 3.4 or later")
-    return Outcome(True, "a daemon that forked twice came back to us")
+        return failed("a daemon that forked twice was not adopted", "use Linux 3.4 or later")
+    return Outcome(True, "a daemon that forked twice was adopted")
 
 
 def _open_files(_: Surroundings) -> Outcome:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = soft == resource.RLIM_INFINITY or soft >= OPEN_FILES_MIN
-    return Outcome(
+    return judged(
         enough,
         f"limit {_limit(soft)}, at most {_limit(hard)}",
-        "" if enough else f"ulimit -n {OPEN_FILES_MIN}, or LimitNOFILE= in the service",
+        f"ulimit -n {OPEN_FILES_MIN}, or LimitNOFILE= in the service",
     )
 
 
@@ -183,19 +183,16 @@ def _limit(value: int) -> str:
 
 
 def _inotify(_: Surroundings) -> Outcome:
-    watches, instances = (
-        sysctl("fs.inotify.max_user_watches"),
-        sysctl("fs.inotify.max_user_instances"),
-    )
+    watches = sysctl("fs.inotify.max_user_watches")
+    instances = sysctl("fs.inotify.max_user_instances")
     if watches is None or instances is None:
-        return Outcome(False, "this kernel has no inotify", "use a kernel with CONFIG_INOTIFY_USER")
+        return failed("this kernel has no inotify", "use a kernel with CONFIG_INOTIFY_USER")
     said = f"{watches} watches and {instances} instances per user"
     try:
         os.close(call("inotify_init1", os.O_CLOEXEC))
     except OSError as error:
-        return Outcome(
-            False,
-            f"{said}; none to be had now: {error.strerror}",
+        return failed(
+            f"{said}; no instance is available now: {error.strerror}",
             f"sysctl -w fs.inotify.max_user_instances={int(instances) + INOTIFY_INSTANCES_MIN}",
         )
     enough = int(watches) >= INOTIFY_WATCHES_MIN and int(instances) >= INOTIFY_INSTANCES_MIN
@@ -203,11 +200,11 @@ def _inotify(_: Surroundings) -> Outcome:
         f"sysctl -w fs.inotify.max_user_watches={max(int(watches), INOTIFY_WATCHES_MIN)} "
         f"fs.inotify.max_user_instances={max(int(instances), INOTIFY_INSTANCES_MIN)}"
     )
-    return Outcome(enough, said, "" if enough else raise_them)
+    return judged(enough, said, raise_them)
 
 
 def wal_reset_fixed(version: tuple[int, ...]) -> bool:
-    """The WAL-reset race is in 3.7.0 to 3.51.2, but not in 3.50.7, 3.44.6 and later ones of those lines."""
+    """SQLite 3.7.0 to 3.51.2 have the WAL-reset race, except 3.50.7 and 3.44.6 upwards."""
     return (
         version >= (3, 51, 3)
         or (3, 50, 7) <= version < (3, 51)
@@ -222,18 +219,17 @@ def _sqlite(_: Surroundings) -> Outcome:
     except ImportError as error:
         import sqlite3
 
-        return Outcome(
-            False,
+        return failed(
             f"apsw cannot be imported ({error}); the interpreter's own SQLite is "
             f"{sqlite3.sqlite_version}",
             "pip install 'apsw>=3.51.3.0'",
         )
     have = version_of(apsw.sqlite_lib_version())
     fixed = wal_reset_fixed(have)
-    return Outcome(
+    return judged(
         fixed,
         f"SQLite {dotted(have)} (apsw), {'without' if fixed else 'with'} the WAL-reset bug",
-        "" if fixed else "pip install --upgrade 'apsw>=3.51.3.0'",
+        "pip install --upgrade 'apsw>=3.51.3.0'",
     )
 
 
@@ -241,8 +237,8 @@ def _emulator(_: Surroundings) -> Outcome:
     try:
         import pyghostty
     except (ImportError, OSError) as error:
-        return Outcome(
-            False, f"pyghostty cannot be imported: {error}", "pip install 'pyghostty>=0.1.3,<0.2'"
+        return failed(
+            f"pyghostty cannot be imported: {error}", "pip install 'pyghostty>=0.1.3,<0.2'"
         )
     return Outcome(True, f"pyghostty {getattr(pyghostty, '__version__', 'of unknown version')}")
 
@@ -258,7 +254,7 @@ def _shells(_: Surroundings) -> Outcome:
         if name == "bash" and version < BASH_MIN:
             too_old.append(f"before bash {dotted(BASH_MIN)} the start of a command is not marked")
     if not found:
-        return Outcome(False, f"none of {', '.join(SHELLS)} was found", "install bash")
+        return failed(f"none of {', '.join(SHELLS)} was found", "install bash")
     return Outcome(
         not too_old or len(found) > 1,
         "; ".join([", ".join(found), *too_old]),
@@ -268,9 +264,8 @@ def _shells(_: Surroundings) -> Outcome:
 
 def _service_manager(surroundings: Surroundings) -> Outcome:
     if not Path("/run/systemd/system").is_dir():
-        return Outcome(
-            False,
-            "systemd does not run this machine",
+        return failed(
+            "this machine does not run systemd",
             "start the host another way at boot: `holdfast up --detach` from your init system",
         )
     if surroundings.uid == 0:
@@ -283,8 +278,7 @@ def _service_manager(surroundings: Surroundings) -> Outcome:
         try:
             manager.connect(private)
         except OSError as error:
-            return Outcome(
-                False,
+            return failed(
                 f"no user manager answers at {private}: {error.strerror}",
                 "loginctl enable-linger, or log in by a way that opens a systemd session",
             )
@@ -292,9 +286,8 @@ def _service_manager(surroundings: Surroundings) -> Outcome:
 
     user = pwd.getpwuid(surroundings.uid).pw_name
     if not Path("/var/lib/systemd/linger", user).exists():
-        return Outcome(
-            False,
-            "the user manager runs, but ends with your last login: sessions would end too",
+        return failed(
+            "the user manager runs, but ends with your last login, and sessions with it",
             f"loginctl enable-linger {user}",
         )
     return Outcome(

@@ -1,16 +1,16 @@
-"""`holdfast doctor`: what this machine can do, what it cannot, why, and how to fix it.
+"""`holdfast doctor`: which features work on this machine, which do not, why, and the fix.
 
-Owns the running of the checks (`host/checks/`) and the shape of their answers; it prints nothing and knows
-nothing about what is being asked.
+This module runs the checks and defines the form of the answers. It prints nothing.
 
-Each check is tried in a process of its own, all at the same time. Asking the kernel for its version or for
-a config option was rejected: containers, seccomp profiles and security modules say no to what the version
-promises, so only trying answers. Trying in this process was rejected too: unshare, seccomp filters and the
-subreaper bit cannot be undone, and a call that hangs would hang the doctor. A thread per check would share
-all of that. So: fork, answer by a pipe, and at the deadline kill the check's process group and run its
-`cleanup` here.
+Each check is tried in a separate process, all at the same time. Asking the kernel for the version
+or a config option was rejected: containers, seccomp profiles and security modules forbid features
+that the version promises, so only trying gives the answer. Trying in this process, or in a thread,
+was rejected too: unshare, seccomp filters and the subreaper bit cannot be undone, and a call that
+hangs would hang the doctor. So each check is forked and answers through a pipe. At the deadline the
+check's process group is killed, and the check's `cleanup` runs here.
 
-A check that raises, dies or takes too long is "unknown" with that reason, never a failure of the doctor.
+A check that raises, dies or takes too long is "unknown" with that reason, never a failure of the
+doctor.
 """
 
 from __future__ import annotations
@@ -25,17 +25,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from holdfast.host.checks import (
-    Check,
-    Derived,
-    Outcome,
-    Surroundings,
-    gates,
-    home,
-    isolation,
-    machine,
-    readable,
-)
+from holdfast.host.doctor import gates, home, isolation, machine
+from holdfast.host.doctor.check import Check, Derived, Outcome, Surroundings, readable
 
 ANSWER_BYTES_MAX = 65_536
 
@@ -58,7 +49,7 @@ class Finding:
 
 
 def run_doctor(home: Path | None, checks: Sequence[Check | Derived] = CHECKS) -> list[Finding]:
-    """Every check once, in the order of `checks`. Leaves nothing behind and does not raise."""
+    """Runs every check once, in the order of `checks`. Leaves no traces, never raises."""
     surroundings = Surroundings(
         home.absolute() if home else None,
         os.getuid(),
@@ -108,14 +99,14 @@ def _start(check: Check, surroundings: Surroundings) -> _Trial:
         finally:
             os._exit(0)
     with contextlib.suppress(OSError):
-        os.setpgid(trial.pid, trial.pid)  # in both: whoever is first
+        os.setpgid(trial.pid, trial.pid)  # parent and child both call setpgid, in any order
     os.close(writer)
     trial.reader = reader
     return trial
 
 
 def _answer(check: Check, surroundings: Surroundings, writer: int) -> None:
-    """In the child: try, and write the outcome as one JSON object."""
+    """In the child: run the check and write the outcome as a JSON object."""
     os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
@@ -124,7 +115,7 @@ def _answer(check: Check, surroundings: Surroundings, writer: int) -> None:
         os.dup2(nowhere, fd)
     try:
         outcome = check.run(surroundings)
-    except Exception as error:  # whatever a check runs into is its answer; the doctor goes on
+    except Exception as error:  # this is the answer of the check
         outcome = Outcome(None, f"the check failed: {type(error).__name__}: {error}")
     os.write(writer, json.dumps(asdict(outcome)).encode()[:ANSWER_BYTES_MAX])
 
@@ -134,9 +125,8 @@ def _collect(trial: _Trial, surroundings: Surroundings) -> Outcome:
         return Outcome(None, trial.failure)
     said = b""
     complete = False
-    while readable(
-        trial.reader, max(0.0, trial.deadline - time.monotonic())
-    ):  # what it said in time counts, however late it is read
+    # An answer given in time counts, even if the doctor reads the answer late.
+    while readable(trial.reader, max(0.0, trial.deadline - time.monotonic())):
         part = os.read(trial.reader, ANSWER_BYTES_MAX)
         if not part:
             complete = True
@@ -162,10 +152,10 @@ def _derive(check: Derived, outcomes: dict[str, Outcome]) -> Outcome:
     try:
         return check.derive(outcomes)
     except KeyError as missing:
-        return Outcome(None, f"it follows from {missing}, which was not looked at")
+        return Outcome(None, f"it follows from {missing}, which was not checked")
 
 
-# --- showing ------------------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 _GROUPS: tuple[tuple[bool | None, str, str, str], ...] = (
     (True, "works", "+", "32"),
@@ -175,7 +165,7 @@ _GROUPS: tuple[tuple[bool | None, str, str, str], ...] = (
 
 
 def format_findings(findings: Sequence[Finding], color: bool) -> str:
-    """Plain words in three groups; what does not work comes with what needs it and how to fix it."""
+    """Text in three groups. A failed check comes with the affected features and the fix."""
     width = max((len(finding.title) for finding in findings), default=0)
     lines: list[str] = []
     for ok, heading, sign, code in _GROUPS:
@@ -194,5 +184,5 @@ def format_findings(findings: Sequence[Finding], color: bool) -> str:
 
 
 def to_json(findings: Sequence[Finding]) -> list[dict[str, str | bool | None]]:
-    """A list of objects with exactly the keys id, title, ok, detail, fix, needed_for."""
+    """Objects with exactly the keys id, title, ok, detail, fix, needed_for."""
     return [asdict(finding) for finding in findings]

@@ -1,36 +1,51 @@
-"""Whether code in a session could approve its own acts: can the account it runs as read the approver's private key, with nobody at hand?
+"""Whether code in a session could read the private key of an approver.
 
-In a plain session code runs as the account that has the key files. It could act as any operator whose key lies there, so an approval
-signed by such a key proves nothing. The same holds for a client that runs inside the very session: its terminal is the session's.
+In a plain session code runs as the account that has the key files. Such code could act as any
+operator with a key there, so an approval signed by such a key proves nothing. The same holds for a
+client that runs inside the session: its terminal belongs to the session.
 
-    key file under a passphrase            not readable: somebody has to type it
+    key file under a passphrase            not readable: a person has to type the passphrase
     key file of another account, private   not readable, unless the code is root's
-    plain key file that it may open        readable
-    its file cannot be made out            readable, if the account may open it: what is not known counts as readable
-    no such file in this home              not readable: the key was made elsewhere (`operator add --key`) and is used from there
+    plain key file that the account opens  readable
+    unknown contents                       readable, if the account may open the file
+    no such file in this home              not readable: the key was made elsewhere
+                                           (`operator add --key`) and is used from there
 
-The last line believes that whoever brought a key from elsewhere left it there. A copy of it in another directory of the same account
-cannot be found from here. Nor does this stop code of the host's own account from tracing the host: that is what contained sessions are for.
+The last line assumes that a key from elsewhere was left there. A copy in another directory of the
+same account cannot be found from here. Nor does this stop code of the host's own account from
+tracing the host: contained sessions do.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.home import Home, keys
 from holdfast.model import canonical, signing
 
 if TYPE_CHECKING:
-    from holdfast.host.session import Session
+    from holdfast.host.storage.store import SessionRow
 
-FIX: Final = "protect the key with a passphrase (`holdfast operator lock {name}`), approve from another account or device, or have the agent work in a contained session"
+FIX: Final = (
+    "protect the key with a passphrase (`holdfast operator lock {name}`), "
+    "approve from another account or device, or have the agent work in a contained session"
+)
 
 
-def account(session: Session | None) -> int:
-    """The account that a session's code runs as, from the kernel; the host's own for what concerns no session. A process that hides
-    its owner counts as root's."""
+class Recorded(Protocol):
+    """A session, as far as its first process is concerned."""
+
+    @property
+    def record(self) -> SessionRow: ...
+
+
+def account(session: Recorded | None) -> int:
+    """The account of a session's code, from the kernel; the host's own account without a session.
+
+    A process that hides its owner counts as root's.
+    """
     if session is None:
         return os.geteuid()
     try:
@@ -40,7 +55,10 @@ def account(session: Session | None) -> int:
 
 
 def readable(home: Home, operator: str, key: bytes, uid: int) -> bool:
-    """Whether code of this account can have the private part of `key` without anybody's help. Reads files: not for the loop's thread."""
+    """Whether code of this account can read the private part of `key` without help.
+
+    Reads files: not for the loop's thread.
+    """
     folder = keys.directory(home)
     try:
         names = os.listdir(folder)
@@ -69,7 +87,10 @@ def _gives(path: str, operator: str, key: bytes, uid: int) -> bool:
 
 
 def _may_open(path: str, info: os.stat_result, uid: int) -> bool:
-    """By owner and mode of the file and its directory. An owner can give itself what the mode denies; a group that may counts as everybody."""
+    """Decides by owner and mode of the file and its directory.
+
+    An owner can change the mode; a group that may read counts as everybody.
+    """
     try:
         folder = os.stat(os.path.dirname(path))
     except OSError:

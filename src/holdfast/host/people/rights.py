@@ -1,21 +1,23 @@
-"""What each operator may do at this moment: the picture in memory, and the questions asked of it.
+"""The rights of each operator at this moment: a picture in memory, and the questions about it.
 
-`may` is on the path of every key that is typed. A yes that depends on nothing but time is kept per (key, right, session) with the time from which and
-until which it holds, so it is right whatever the clock does; any change forgets all of them. What has a rate or depends on the command is judged afresh,
-and so is every no.
+`require` is on the path of every typed key. A yes that depends on time alone is cached per (key,
+right, session) with the times from which and until which the yes holds, so the cache is right for
+any clock. Any change clears the cache. A right with a rate or for certain commands is judged
+afresh, and so is every no.
 
-Knows no disk: `authority.py` changes the picture, after the change is durable.
+This module does no I/O: `authority.py` changes the picture after the change is durable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from typing import TypedDict
 
-from holdfast.core import devices, envelope, rate, scope
-from holdfast.core.envelope import Allowed, Command, Denied, Facts, Revoked
-from holdfast.host.roster import Held, Key, Operator, Revocation, Roster, Subject
-from holdfast.host.telling import tell
+from holdfast.core.contract import operators as contract
+from holdfast.core.people import devices, envelope, rate, scope
+from holdfast.core.people.envelope import Allowed, Command, Denied, Facts, Revoked
+from holdfast.host.people.operator_rows import Held, Key, Operator, Revocation, Roster, Subject
+from holdfast.host.runtime.notify import tell
 from holdfast.model import rights, signing
 from holdfast.model.errors import NotAllowed, NotFound, Refused
 from holdfast.model.limits import DECISIONS_KEPT, GRANTORS_KEPT_S, GRANTORS_NAMED
@@ -23,22 +25,28 @@ from holdfast.model.limits import DECISIONS_KEPT, GRANTORS_KEPT_S, GRANTORS_NAME
 FOREVER = float("inf")
 ID_SHOWN = 12  # characters of an envelope's id, for people
 RECOVER = "whoever controls the machine's account can run `holdfast operator recover`"
-MANAGES = ("manage", "grant")  # who has both can let others in
-_NEAREST = (
-    "command",
-    "expired",
-    "early",
-    "session",
-    "machine",
-    "revoked",
-    "right",
-    "holder",
-)  # of several reasons, the one that says most
+MANAGES = ("manage", "grant")  # an operator with both can let others in
+# Of several reasons, the most telling comes first.
+_NEAREST = ("command", "expired", "early", "session", "machine", "revoked", "right", "holder")
 
 
-class Standing:
-    def __init__(self, roster: Roster, machine: bytes) -> None:
-        self.machine, self._roster = machine, roster
+class WhenRevoked(TypedDict):
+    """The time of a revocation and the operator that revoked."""
+
+    revoked: int | None
+    revoked_by: str | None
+
+
+class Rights:
+    def __init__(
+        self,
+        roster: Roster,
+        machine: bytes,
+        plain_for: Callable[[str, str], bool] = lambda session, operator: False,
+    ) -> None:
+        """`plain_for`: is this a plain session that this operator did not make?"""
+        self.machine, self._roster, self._plain_for = machine, roster, plain_for
+        self.way_back = RECOVER  # the advice for a machine whose operators are gone
         self._held: dict[bytes, list[Held]] = {}
         for held in roster.held:
             self._held.setdefault(held.holder, []).append(held)
@@ -48,14 +56,17 @@ class Standing:
         self._buckets: dict[tuple[bytes, int, int], rate.Bucket] = {}
         self._yes: dict[tuple[bytes, str, str | None], tuple[float, float]] = {}
         self._grantors: dict[tuple[str, str | None], tuple[float, list[str]]] = {}
-        self.on_change: list[
-            Callable[[], None]
-        ] = []  # called after every change: what was cached or shown is to be asked again
+        # The programs of `commands_of`, with the times from which and until which they hold.
+        self._commands: dict[
+            tuple[str, str | None], tuple[float, float, frozenset[str] | None]
+        ] = {}
+        self._any_commands: bool | None = None  # None: look
+        self.on_change: list[Callable[[], None]] = []  # called after every change of rights
         self.version = 0
 
     # ------------------------------------------------------------ asking
 
-    def may(
+    def require(
         self,
         key: bytes,
         right: str,
@@ -64,50 +75,55 @@ class Standing:
         command: Command | None = None,
         spend: bool = True,
     ) -> None:
-        """Returns if this key has the right there and then, or raises NotAllowed. `spend` counts it against rates: once for each act."""
+        """Returns if this key has the right there and then; raises NotAllowed otherwise.
+
+        `spend` counts the act against rates: once for each act.
+        """
         yes = self._yes.get((key, right, session))
         if yes is not None and yes[0] <= now < yes[1]:
             return
         self._decide(key, right, session, now, command, spend)
 
     def lasts(self, key: bytes, right: str, session: str | None, now: float) -> float:
-        """For how long the yes that `may` just gave needs not be asked for again, unless something changes; 0 if each act is asked about."""
+        """How long the last yes of `require` holds without a change; 0 if each act is checked."""
         yes = self._yes.get((key, right, session))
         return yes[1] - now if yes is not None else 0.0
 
     @property
     def several(self) -> bool:
-        """Whether more than one operator is or was known here."""
+        """Whether the machine knows or knew more than one operator."""
         return len(self._roster.operators) > 1
 
     def who(self, key: bytes) -> Operator:
-        """Whose key this is. NotAllowed for a stranger and for whoever was revoked."""
+        """The operator of this key; NotAllowed for an unknown or revoked key."""
         known = self._roster.keys.get(key)
         if known is None:
             raise NotAllowed(
                 "this key belongs to nobody who is known here",
-                RECOVER
+                self.way_back
                 if self._roster.lost
                 else "an operator with `manage` adds it: `holdfast operator add`",
                 key=signing.show(key),
             )
-        if key in self._dead_keys or ("operator", known.operator.encode()) in self._roster.revoked:
-            if ("operator", known.operator.encode()) in self._roster.revoked:
-                raise NotAllowed(
-                    f"{known.operator} was revoked",
-                    "ask an operator with `manage`; what was revoked does not come back",
-                    operator=known.operator,
-                )
+        if ("operator", known.operator.encode()) in self._roster.revoked:
             raise NotAllowed(
-                f"the device {known.name} of {known.operator} was revoked: this key does not count any more",
-                f"on another device of {known.operator}: `holdfast device add`; then here: `holdfast join CODE --as {known.operator} --new-key`",
+                f"{known.operator} was revoked",
+                "ask an operator with `manage`; what was revoked does not come back",
+                operator=known.operator,
+            )
+        if key in self._dead_keys:
+            raise NotAllowed(
+                f"the device {known.name} of {known.operator} was revoked: "
+                "this key does not count any more",
+                f"on another device of {known.operator}: `holdfast device add`; "
+                f"then here: `holdfast join CODE --as {known.operator} --new-key`",
                 operator=known.operator,
                 device=known.name,
             )
         return self._roster.operators[known.operator]
 
     def counts(self, shown: str) -> bool:
-        """Whether this key, as it is shown, is somebody's who is known and not revoked."""
+        """Whether this key, in its text form, is known and not revoked."""
         try:
             self.who(signing.read(shown))
         except (NotAllowed, ValueError):
@@ -115,19 +131,19 @@ class Standing:
         return True
 
     def dead(self, key: bytes) -> bool:
-        """Whether it counted once and was revoked, alone or with its operator."""
+        """Whether the key was valid once and was revoked, alone or with the operator."""
         known = self._roster.keys.get(key)
         return key in self._dead_keys or (
             known is not None and ("operator", known.operator.encode()) in self._roster.revoked
         )
 
     def device_of(self, key: bytes) -> str | None:
-        """What the device with this key is called, also one that was revoked."""
+        """The name of the device with this key, also of a revoked device."""
         known = self._roster.keys.get(key)
         return known.name if known else None
 
     def devices(self, name: str, all: bool = True) -> list[Key]:
-        """Of one operator, the oldest first. `all`: those that were revoked, too."""
+        """The devices of an operator, the oldest first. `all`: revoked devices too."""
         return [
             one
             for one in self._roster.keys.values()
@@ -135,45 +151,34 @@ class Standing:
         ]
 
     def device(self, name: str, word: str) -> Key:
-        """The one that is called so, or has this key."""
+        """The device of the operator `name`; `word` is the device's name or key."""
         mine = {one.key: one for one in self.devices(self._operator(name).name)}
-        return mine[
-            devices.find(
-                word,
-                {key: one.name for key, one in mine.items()},
-                {key: signing.show(key) for key in mine},
-                name,
-            )
-        ]
+        names = {key: one.name for key, one in mine.items()}
+        keys = {key: signing.show(key) for key in mine}
+        return mine[devices.find(word, names, keys, name)]
 
-    def living_keys(self, now: float) -> list[bytes]:
-        """Of everybody who is known, may do anything at all, and was not revoked; the newest first."""
-        alive = [
-            one
-            for one in self._roster.keys.values()
-            if self.counts(signing.show(one.key))
-            and any(self.state_of(held, now) == "valid" for held in self._held.get(one.key, ()))
-        ]
-        return [one.key for one in sorted(alive, key=lambda one: -one.added)]
+    def all_keys(self) -> list[Key]:
+        """Every key that is or was known here, the oldest first."""
+        return list(self._roster.keys.values())
 
     def approves(self, shown: str, session: str, now: float) -> bool:
-        """Whether this key may decide what waits there, or on the machine."""
+        """Whether this key may decide questions of that session, or of the machine."""
         return "approve" in self.rights_of(signing.read(shown), session or None, now)
 
     def name_of(self, key: bytes) -> str:
-        """For people: also of who was revoked or is unknown."""
+        """The operator's name for display, also for revoked and unknown keys."""
         known = self._roster.keys.get(key)
         return known.operator if known else "machine" if key == self.machine else signing.show(key)
 
     def everyone(self) -> dict[str, list[str]]:
-        """Every name that was ever known here, with all its keys as text: those who were revoked have signed, too."""
+        """Every name ever known here, with all keys as text: revoked operators have signed too."""
         found: dict[str, list[str]] = {}
         for key, known in self._roster.keys.items():
             found.setdefault(known.operator, []).append(signing.show(key))
         return found
 
     def rights_of(self, key: bytes, session: str | None, now: float) -> frozenset[str]:
-        """Everything this key may do there now; what is limited to certain commands or a rate included."""
+        """All rights of this key there now, including rights limited by commands or a rate."""
         found: set[str] = set()
         if key in self._roster.keys:
             for held in self._held.get(key, ()):
@@ -182,28 +187,95 @@ class Standing:
                     for right in held.chain.last.rights
                     if self._could(held, right, session, now)
                 }
+        if found & rights.STEERS and self._steers_until(key, session, now) <= now:
+            found -= rights.STEERS
         return frozenset(found)
 
+    def could(self, key: bytes, right: str, session: str | None, now: float) -> bool:
+        """Whether `rights_of` has this right: asked for each of a thousand sessions by `ls`."""
+        if right in rights.STEERS and self._steers_until(key, session, now) <= now:
+            return False
+        return key in self._roster.keys and any(
+            right in held.chain.last.rights and self._could(held, right, session, now)
+            for held in self._held.get(key, ())
+        )
+
     def until(self, key: bytes, right: str, session: str | None, now: float) -> float:
-        """Until when it may, as things are: a moment at which to ask again, `now` if it may not."""
+        """The time until which the key has the right; `now` if the key lacks the right."""
         ends = [
             held.chain.last.scope.expires
             for held in self._held.get(key, ())
             if self._could(held, right, session, now)
         ]
-        return (
-            FOREVER
-            if None in ends
-            else float(max((end for end in ends if end is not None), default=now))
+        if None in ends:
+            return FOREVER
+        return float(max((end for end in ends if end is not None), default=now))
+
+    def commands_of(self, name: str, session: str | None, now: float) -> frozenset[str] | None:
+        """The programs that this operator's acts may start in a session; None: no limit.
+
+        `session` None: the programs of sessions that the operator makes. The lists of all envelopes
+        that are valid now count together, and one without a list lifts the limit. If no envelope is
+        valid any more, the lists of the old envelopes still bind programs that were left running.
+        """
+        kept = self._commands.get((name, session))
+        if kept is not None and kept[0] <= now < kept[1]:
+            return kept[2]
+        wanted = {"new"} if session is None else scope.ORDERS
+        mine = [
+            held
+            for one in self.devices(name)
+            for held in self._held.get(one.key, ())
+            if held.chain.last.rights & wanted and held.chain.last.scope.session in (None, session)
+        ]
+        valid = [
+            held.chain.last.scope.commands
+            for held in mine
+            if any(
+                # an envelope with a list never allows `input`
+                self._could(held, right, session, now)
+                for right in held.chain.last.rights & wanted
+            )
+        ]
+        lists = valid or [c for held in mine if (c := held.chain.last.scope.commands) is not None]
+        found = (
+            None
+            if None in lists or not lists
+            else frozenset(name for one in lists if one is not None for name in one)
         )
+        times = [
+            float(time)
+            for held in mine
+            for time in (held.chain.last.scope.not_before, held.chain.last.scope.expires)
+            if time is not None
+        ]
+        since = max((time for time in times if time <= now), default=-FOREVER)
+        until = min((time for time in times if time > now), default=FOREVER)
+        if len(self._commands) >= DECISIONS_KEPT:
+            self._commands.clear()
+        self._commands[name, session] = (since, until, found)
+        return found
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether any envelope is, or was, for certain commands only."""
+        if self._any_commands is None:
+            self._any_commands = any(
+                held.chain.last.scope.commands is not None for held in self.all_held()
+            )
+        return self._any_commands
+
+    def names(self) -> list[str]:
+        """Every operator that is or was known here."""
+        return list(self._roster.operators)
 
     @property
     def needs_first(self) -> bool:
-        """Nobody was ever known here: whoever comes first gets admin."""
+        """Whether the machine never knew an operator: the first one gets admin."""
         return not self._roster.operators and not self._roster.lost
 
     def grantors(self, right: str, session: str | None, now: float) -> list[str]:
-        """Who could grant that right there."""
+        """The operators that could grant that right there."""
         kept = self._grantors.get((right, session))
         if kept is not None and kept[0] <= now < kept[0] + GRANTORS_KEPT_S:
             return kept[1]
@@ -219,8 +291,17 @@ class Standing:
         self._grantors[right, session] = (now, sorted(found))
         return sorted(found)
 
+    def _steers_until(self, key: bytes, session: str | None, now: float) -> float:
+        """Until when this key may steer programs there at all: an agent needs PLAIN (`now`: no)."""
+        known = self._roster.keys.get(key)
+        who = self._roster.operators[known.operator] if known is not None else None
+        if session is None or who is None or who.kind != "agent":
+            return FOREVER
+        bound = self._plain_for(session, who.name)
+        return self.until(key, rights.PLAIN, session, now) if bound else FOREVER
+
     def _could(self, held: Held, right: str, session: str | None, now: float) -> bool:
-        """Whether the envelope allows it there now, if the command is one it allows and the rate is not used up."""
+        """Whether the envelope allows the right there now, commands and rates aside."""
         commands = held.chain.last.scope.commands
         facts = Facts(self.machine, session, None if commands is None else (commands,))
         return isinstance(
@@ -245,6 +326,17 @@ class Standing:
         spend: bool,
     ) -> None:
         operator = self.who(key)
+        steers = self._steers_until(key, session, now) if right in rights.STEERS else FOREVER
+        if steers <= now:
+            raise NotAllowed(
+                f"{operator.name} is an agent, and this is a plain session: an agent here "
+                "could read the files and keys of the account",
+                "work in a contained session (`holdfast new --contained`), or a person allows it: "
+                f"`holdfast grant {operator.name} --rights plain --session SESSION`",
+                operator=operator.name,
+                right=rights.PLAIN,
+                session=session,
+            )
         verdicts = self._verdicts(key, right, Facts(self.machine, session, command), now)
         wait: float | None = None
         for verdict, held in verdicts:
@@ -254,28 +346,22 @@ class Standing:
                         self._yes.clear()
                     self._yes[key, right, session] = (
                         verdict.since,
-                        FOREVER if verdict.until is None else verdict.until,
+                        steers if verdict.until is None else min(verdict.until, steers),
                     )
                 return
         for verdict, held in verdicts:
             if isinstance(verdict, Allowed):
                 grants = {link.id: devices.grant(link) for link in held.chain.links}
-                left = (
-                    rate.take(
-                        [
-                            self._bucket(grants[link], count, seconds, now)
-                            for link, count, seconds in verdict.rates
-                        ],
-                        now,
-                    )
-                    if spend
-                    else 0.0
-                )
+                buckets = [
+                    self._bucket(grants[link], count, seconds, now)
+                    for link, count, seconds in verdict.rates
+                ]
+                left = rate.take(buckets, now) if spend else 0.0
                 if left <= 0.0:
                     return
                 wait = left if wait is None else min(wait, left)
         where = f" in session {session}" if session else ""
-        facts: dict[str, Any] = {
+        facts: dict[str, object] = {
             "operator": operator.name,
             "right": right,
             **({"session": session} if session else {}),
@@ -303,7 +389,7 @@ class Standing:
             f"{operator.name} lacks the right `{right}`{where}: {why}",
             f"{' or '.join(names[:GRANTORS_NAMED])} can grant it: `{grant}`"
             if names
-            else f"nobody here can grant it; {RECOVER}",
+            else f"nobody here can grant it; {self.way_back}",
             **facts,
             grantors=names[:GRANTORS_NAMED],
         )
@@ -314,41 +400,13 @@ class Standing:
             found = self._buckets[grant, count, seconds] = rate.Bucket(count, seconds, now)
         return found
 
-    # ------------------------------------------------------------ the last who can let others in
-
-    def _orphans(self, subjects: Iterable[Subject], now: float) -> bool:
-        """Whether revoking these takes the last who can let others in. Who can for good counts before who can for a time."""
-        after = Revoked(
-            self._links | {s for kind, s in subjects if kind == "link"},
-            self._dead_keys | {s for kind, s in subjects if kind == "key"},
-        )
-        for lasting in (True, False):
-            if self._managers(self._revoked, now, lasting):
-                return not self._managers(after, now, lasting)
-        return False
-
-    def _managers(self, revoked: Revoked, now: float, lasting: bool) -> set[str]:
-        facts = Facts(self.machine)
-        return {
-            self._roster.keys[held.holder].operator
-            for held in self.all_held()
-            if held.holder in self._roster.keys
-            and not (lasting and held.chain.last.scope.expires is not None)
-            and all(
-                isinstance(
-                    envelope.judge(held.chain, held.holder, right, facts, now, revoked), Allowed
-                )
-                for right in MANAGES
-            )
-        }
-
     # ------------------------------------------------------------ listing
 
     def all_held(self) -> list[Held]:
         return [held for mine in self._held.values() for held in mine]
 
     def envelopes(self, key: bytes) -> list[Held]:
-        """What this key holds, for its holder to hand on."""
+        """The envelopes that this key holds, for handing on."""
         return list(self._held.get(key, ()))
 
     def state_of(self, held: Held, now: float) -> str:
@@ -358,54 +416,52 @@ class Standing:
         if isinstance(verdict, Denied) and verdict.code == "revoked":
             return "revoked"
         within = held.chain.last.scope
-        return (
-            "expired"
-            if within.expires is not None and now >= within.expires
-            else "early"
-            if now < (within.not_before or 0)
-            else "valid"
-        )
+        if within.expires is not None and now >= within.expires:
+            return "expired"
+        if now < (within.not_before or 0):
+            return "early"
+        return "valid"
 
-    def describe(self, name: str, now: float) -> dict[str, Any]:
-        """An operator with its keys and envelopes, as `operator show` prints it."""
+    def describe(self, name: str, now: float) -> contract.Operator:
+        """An operator with keys and envelopes, as `operator show` prints an operator."""
         operator = self._operator(name)
         keys = [one for one in self._roster.keys.values() if one.operator == name]
-        return {
-            "name": name,
-            "kind": operator.kind,
-            "added": operator.added,
-            "added_by": self.name_of(operator.actor),
-            **self.when("operator", name.encode()),
-            "keys": [
-                {
-                    "key": signing.show(one.key),
-                    "device": one.name,
-                    "added": one.added,
-                    "added_by": self.name_of(one.actor),
-                    **self.when("key", one.key),
-                }
+        return contract.Operator(
+            name=name,
+            kind=operator.kind,
+            added=operator.added,
+            added_by=self.name_of(operator.actor),
+            **self.revocation("operator", name.encode()),
+            keys=tuple(
+                contract.OperatorKey(
+                    key=signing.show(one.key),
+                    device=one.name,
+                    added=one.added,
+                    added_by=self.name_of(one.actor),
+                    **self.revocation("key", one.key),
+                )
                 for one in keys
-            ],
-            "envelopes": [
-                {
-                    "id": held.id.hex(),
-                    "holder": signing.show(held.holder),
-                    "rights": sorted(held.chain.last.rights),
-                    "scope": held.chain.last.scope.show(),
-                    "given": held.given,
-                    "given_by": self.name_of(held.actor),
-                    "through": [self.name_of(key) for key in held.chain.keys[:-1]],
-                    "state": self.state_of(held, now),
-                }
+            ),
+            envelopes=tuple(
+                contract.EnvelopeHeld(
+                    id=held.id.hex(),
+                    holder=signing.show(held.holder),
+                    rights=tuple(sorted(held.chain.last.rights)),
+                    scope=held.chain.last.scope.show(),
+                    given=held.given,
+                    given_by=self.name_of(held.actor),
+                    through=tuple(self.name_of(key) for key in held.chain.keys[:-1]),
+                    state=self.state_of(held, now),
+                )
                 for one in keys
                 for held in self._held.get(one.key, ())
-            ],
-        }
+            ),
+        )
 
-    def operators(self, now: float) -> list[dict[str, Any]]:
+    def operators(self, now: float) -> list[contract.Operator]:
         return [self.describe(name, now) for name in self._roster.operators]
 
-    def when(self, kind: str, subject: bytes) -> dict[str, Any]:
+    def revocation(self, kind: str, subject: bytes) -> WhenRevoked:
         found = self._roster.revoked.get((kind, subject))
         return {
             "revoked": found.at if found else None,
@@ -424,12 +480,19 @@ class Standing:
         return found
 
     def kind_of(self, name: str) -> str | None:
-        """Human, agent or service; None: nobody of that name is known."""
+        """Human, agent or service; None for an unknown name."""
         found = self._roster.operators.get(name)
         return None if found is None else found.kind
 
+    def may_act(self, name: str, session: str, now: float) -> bool:
+        """Whether an operator may still start programs in that session."""
+        return any(
+            one.operator == name and self.rights_of(one.key, session, now) & {"run", "input"}
+            for one in self._roster.keys.values()
+        )
+
     def only_people(self, session: str, now: float) -> bool:
-        """Whether nobody but people may act in that session."""
+        """Whether only people may act in that session."""
         return not any(
             (self.kind_of(one.operator) or "agent") != "human"
             and self.rights_of(one.key, session, now) & {"run", "input"}
@@ -437,7 +500,7 @@ class Standing:
         )
 
     def living(self, name: str) -> Operator:
-        """The operator of that name, if it is one who is known and was not revoked."""
+        """The operator of that name, if known and not revoked."""
         found = self._operator(name)
         if ("operator", name.encode()) in self._roster.revoked:
             raise Refused(f"{name} was revoked", "add a new operator")
@@ -445,14 +508,22 @@ class Standing:
 
     # ------------------------------------------------------------ changing the picture
 
-    def _know(self, operator: Operator, key: Key) -> None:
-        self._roster.operators[operator.name] = operator
-        self._roster.keys[key.key] = key
-        self._changed()
-
-    def _hold(self, held: Held) -> None:
-        mine = [one for one in self._held.get(held.holder, ()) if one.id != held.id]
-        self._held[held.holder] = [*mine, held]
+    def _take(
+        self,
+        operator: Operator | None,
+        key: Key | None,
+        held: Iterable[Held],
+        drop: Collection[Held],
+    ) -> None:
+        """Takes over a new or changed operator and key, new envelopes, and dropped envelopes."""
+        if operator is not None:
+            self._roster.operators[operator.name] = operator
+        if key is not None:
+            self._roster.keys[key.key] = key
+        for new in held:
+            mine = self._held.get(new.holder, ())
+            kept = [one for one in mine if one.id != new.id and one not in drop]
+            self._held[new.holder] = [*kept, new]
         self._changed()
 
     def _bury(self, subjects: Iterable[Subject], revocation: Revocation) -> None:
@@ -468,4 +539,6 @@ class Standing:
         self.version += 1
         self._yes.clear()
         self._grantors.clear()
+        self._commands.clear()
+        self._any_commands = None
         tell(self.on_change)

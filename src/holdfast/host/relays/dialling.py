@@ -1,4 +1,7 @@
-"""Dialling a relay takes as long as names and networks take: in a thread of its own, which nobody waits for when the line is given up."""
+"""Dials a relay in a separate thread, because names and networks may take long to answer.
+
+If the host gives up the line, it does not wait for that thread.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,19 @@
-"""The host's line to one relay: dialled by the host, so that a machine behind any router can be reached, and dialled again for as long as it is wanted.
+"""The host's line to a relay.
 
-    relay <-> Uplink <-> Stream (a sealed channel, credit) <-> socket pair <-> Connection, as every local client has
+The host dials, so that clients can reach a machine behind any router. The host dials again for as
+long as the line is wanted.
 
-A stream becomes a connection when its channel is established, not before: what came until then may have been recorded and sent again by anybody. From there on
-it is a client like any other; who it is, it proves inside. What this side sends to a relay waits in a queue whose streams stop reading when it is long, so
-a slow relay costs a bounded amount of memory, and the ring keeps what does not fit.
+    relay <-> Uplink <-> Stream (a sealed channel, credit) <-> socket pair <-> Connection
 
-The relay is believed in nothing. It may close, forget or lie: the line is dialled again, with pauses that grow (and are never the same for two hosts), sessions do not notice.
-It is asked whether it is there, and gone if it does not answer within its own time.
+The Connection is the same as for a local client. A stream gets a connection only after its channel
+is established: an attacker may have recorded and replayed earlier bytes. After that, the stream is
+a client like any other, and proves its identity inside the channel. Output to a relay waits in a
+queue, and streams stop reading while the queue is long. So a slow relay costs a bounded amount of
+memory, and the ring keeps the output that does not fit.
+
+The host does not trust the relay. The relay may close, forget or lie: the host then dials again,
+with growing pauses that differ between hosts, and sessions do not notice. The host pings a silent
+relay, and treats the relay as gone if no answer comes within the relay's own time limit.
 """
 
 from __future__ import annotations
@@ -19,16 +25,17 @@ import os
 import random
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast import __version__
-from holdfast.core import route
-from holdfast.core.channel import Channel
-from holdfast.core.patience import Patience
-from holdfast.core.tunnel import Tunnel
+from holdfast.core.contract.relays import Line
+from holdfast.core.sealed import route
+from holdfast.core.sealed.backoff import Patience
+from holdfast.core.sealed.channel import Channel
+from holdfast.core.sealed.tunnel import Tunnel
 from holdfast.home.relays import Relay
-from holdfast.host.dialling import dialled
-from holdfast.host.selector import add_hot, remove_hot
+from holdfast.host.relays.dialling import dialled
+from holdfast.host.runtime.hot_loop import add_hot, remove_hot
 from holdfast.model import address, signing
 from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, Unavailable
 from holdfast.model.limits import BODY_BYTES, REMOTE_AGAIN_MAX_S, REMOTE_WAIT_S, STREAMS_MAX, KiB
@@ -40,30 +47,38 @@ from holdfast.wire import outer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.host.server import Server
     from holdfast.transport.carriers import Carrier
 
 log = logging.getLogger("holdfast.uplink")
 
 AGAIN_FIRST_S: Final = 0.05
-REPLACED_S: Final = 60.0  # before a host that was replaced by another with the same key tries again
+REPLACED_S: Final = 60.0  # pause after a host with the same key has replaced this host
 QUEUE_BYTES: Final = 512 * KiB  # towards the relay, before streams stop reading
 HANDSHAKE_S: Final = 20.0  # until a stream's channel must be established
 
 
+class Admits(Protocol):
+    """The host's server, which gives a connection to a client from a remote machine."""
+
+    def admit(self, sock: socket.socket, channel: str, on_the_way: Callable[[], int]) -> bool: ...
+
+
 class Replaced(NotAllowed):
-    """Somebody registered with this machine's key after us: a copy of its home. Both must not take turns."""
+    """A host with a copy of this home registered later with the same machine key.
+
+    The two hosts must not replace each other in turns.
+    """
 
 
 class Stream:
-    """One client beyond the relay."""
+    """A client on the far side of the relay."""
 
     def __init__(self, uplink: Uplink, number: int) -> None:
         self.number = number
         self._uplink = uplink
         self._loop = asyncio.get_running_loop()
         self._tunnel = Tunnel(uplink.channel())
-        self._begun = False  # something came
+        self._begun = False  # whether data has arrived
         self._sock: socket.socket | None = None
         self._reading = self._writing = False
         self._plain = bytearray()  # for the connection, not taken yet
@@ -77,7 +92,7 @@ class Stream:
             return self.close(outer.REFUSED, "this way in is closed")
         if not self._begun:
             self._begun = True
-            self._uplink.begun()  # before it is answered
+            self._uplink.begun()  # before any answer to the client
             if self._uplink.spent:
                 return self.close(outer.REFUSED, "this way in is closed")
         step = self._tunnel.data(payload, time.monotonic())
@@ -108,7 +123,7 @@ class Stream:
         self.look()
 
     def _begin(self) -> bool:
-        """The other side has proved that it is there now: it gets a connection."""
+        """Opens a connection: the channel proves that the client is present now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -146,7 +161,7 @@ class Stream:
         except OSError:
             data = b""
         if not data:
-            return self.finish()  # the host closed it
+            return self.finish()  # the host closed the connection
         self._send(self._tunnel.put(data, time.monotonic()))
         self.look()
 
@@ -180,13 +195,13 @@ class Stream:
     # ------------------------------------------------------------ the end
 
     def finish(self) -> None:
-        """Nothing more comes from one of the sides. The rest is said, sealed."""
+        """Sends the rest, sealed, after the client or the host has finished."""
         if not self.closed:
             self._send(self._tunnel.end(time.monotonic()))
             self.close(outer.DONE)
 
     def close(self, code: int | None = None, reason: str = "") -> None:
-        """Without a code: the relay knows."""
+        """Closes the stream; without a code, the relay already knows."""
         if self.closed:
             return
         self.closed = True
@@ -208,7 +223,7 @@ class Uplink:
     def __init__(
         self,
         relay: Relay,
-        server: Server,
+        server: Admits,
         route_key: bytes,
         passes: Callable[[], tuple[bytes, ...]],
         channel: Callable[[bytes], Channel],
@@ -216,23 +231,27 @@ class Uplink:
         failed: Callable[[], None] = lambda: None,
         begun: Callable[[], None] = lambda: None,
     ) -> None:
-        """`channel` makes a stream's, for this route; `generation` gives a number that only grows; `begun` is told of each stream that says something, before it is
-        answered, `failed` of one that came to nothing."""
+        """Begins to dial.
+
+        `channel` makes the channel of a stream, for this route. `generation` returns a number that
+        only grows. The uplink calls `begun` for each stream that sends data, before answering, and
+        `failed` for each stream whose channel was never established.
+        """
         self.relay, self.server, self.failed, self.begun = relay, server, failed, begun
         self.route = route.route(signing.public(route_key))
         self._channel = channel
         self.state = "connecting"  # connecting, registered, or refused
-        self.detail = ""  # why it is not registered
+        self.detail = ""  # the reason, unless registered
+        self.tried = asyncio.Event()  # whether no attempt is under way: registered, or failed
         self.since = time.time()
-        self.spent = False  # nobody comes in any more who has not
+        self.spent = False  # whether this route admits no further clients
         self._route_key, self._passes = route_key, passes
         self._streams: dict[int, Stream] = {}
         self._loop = asyncio.get_running_loop()
         self._carrier: Carrier | None = None
         self._take: Callable[[outer.Frame], None] = self._frame
-        self._ended: asyncio.Future[None] = (
-            self._loop.create_future()
-        )  # with what ended the connection; only ever an exception
+        # Gets only an exception: the reason why the connection ended.
+        self._ended: asyncio.Future[None] = self._loop.create_future()
         self._writing = self._filled = False
         self._heard = 0.0
         self._now = asyncio.Event()
@@ -259,18 +278,16 @@ class Uplink:
             replaced = False
             try:
                 self._now.clear()
+                self.tried.clear()
                 await self._connect()
                 why, state = "the relay closed the connection", "connecting"
             except NotAllowed as e:
                 why, state, replaced = e.message, "refused", isinstance(e, Replaced)
             except (HoldfastError, OSError, TimeoutError) as e:
-                why, state = (
-                    e.message if isinstance(e, HoldfastError) else str(e) or type(e).__name__,
-                    "connecting",
-                )
-            except (
-                Exception
-            ) as e:  # a defect of ours or of a library must not end the line for ever
+                why = e.message if isinstance(e, HoldfastError) else str(e) or type(e).__name__
+                state = "connecting"
+            except Exception as e:
+                # A defect of ours or of a library must not end the line for ever.
                 log.exception("relay %s", address.name(self.relay.url))
                 why, state = f"internal error: {type(e).__name__}: {e}", "connecting"
             finally:
@@ -287,22 +304,19 @@ class Uplink:
                     await self._now.wait()
 
     def again(self) -> None:
-        """Somebody has reason to think that the relay can be reached now."""
+        """Dials at once: the caller expects that the relay is reachable now."""
         self._now.set()
 
     def _became(self, state: str, detail: str = "") -> None:
         if state != self.state:
             self.since = time.time()
         self.state, self.detail = state, detail
+        self.tried.set()
 
     async def _connect(self) -> None:
         carrier = await dialled(self._loop, self.relay)
-        self._carrier, self._ended, self._writing, self._filled = (
-            carrier,
-            self._loop.create_future(),
-            False,
-            False,
-        )
+        self._carrier, self._ended, self._writing = carrier, self._loop.create_future(), False
+        self._filled = False
         add_hot(self._loop, carrier.fileno(), self._readable)
         try:
             await self._watch(await self._register())
@@ -314,7 +328,7 @@ class Uplink:
             carrier.close()
 
     async def _register(self) -> float:
-        """Says who this is; gives how long the relay may be silent."""
+        """Registers this host; returns how long the relay may be silent."""
         welcomed, registered = (self._loop.create_future() for _ in range(2))
         async with asyncio.timeout(REMOTE_WAIT_S):
             self._take = self._only(outer.Welcome, welcomed)
@@ -340,13 +354,14 @@ class Uplink:
     def _only(
         self, kind: type[outer.Frame], found: asyncio.Future[outer.Frame]
     ) -> Callable[[outer.Frame], None]:
-        """Takes one frame, which must be of that kind, and all others once it is REGISTERED."""
+        """Makes the receiver of a handshake step: it accepts one frame of type `kind`."""
 
         def take(frame: outer.Frame) -> None:
             if isinstance(frame, outer.Close):
                 if frame.code in (outer.UNAUTHORIZED, outer.REFUSED):
+                    reason = f": {frame.reason}" if frame.reason else ""
                     raise NotAllowed(
-                        f"it does not let this machine in{': ' + frame.reason if frame.reason else ''}",
+                        f"it does not let this machine in{reason}",
                         "`holdfast relay token` there makes a token",
                     )
                 raise self._closed(frame)
@@ -374,12 +389,11 @@ class Uplink:
                 "another host has registered as this machine",
                 "if its home was copied, remove keys/machine from the copy",
             )
-        return Unavailable(
-            f"it closed the line ({outer.CODES[frame.code]}){': ' + frame.reason if frame.reason else ''}"
-        )
+        reason = f": {frame.reason}" if frame.reason else ""
+        return Unavailable(f"it closed the line ({outer.CODES[frame.code]}){reason}")
 
     async def _watch(self, ping_s: float) -> None:
-        """Until the connection ends. A relay that says nothing is asked, and is gone if it does not answer."""
+        """Runs until the connection ends; pings a silent relay, and fails without an answer."""
         asked, asleep = 0.0, Asleep()
         while not self._ended.done():
             left = max(self._heard, asked) + ping_s - self._loop.time()
@@ -404,13 +418,14 @@ class Uplink:
                     return
                 self._take(outer.decode(message, outer.TO_HOST))
             self._drained()
-        except Exception as e:  # whatever it is, it must not end the line for ever
+        except Exception as e:  # no error may end the line for ever
             self._end(e)
 
     def _end(self, why: Exception) -> None:
         if not self._ended.done():
             self._ended.set_exception(why)
-            self._ended.exception()  # it is looked at, but perhaps not after this line was given up
+            # Marks the exception as retrieved: the owner may have given up this line.
+            self._ended.exception()
             if self._carrier is not None:
                 remove_hot(self._loop, self._carrier.fileno())
 
@@ -454,7 +469,7 @@ class Uplink:
             self._say(frame)
 
     def _say(self, frame: outer.Frame) -> None:
-        """To the socket at once; what it does not take waits."""
+        """Sends a frame to the socket; queues the bytes that the socket does not take."""
         if self._carrier is None or self._ended.done():
             return
         try:
@@ -475,7 +490,10 @@ class Uplink:
         self._drained()
 
     def _drained(self) -> None:
-        """Less waits than before: a socket says so by being writable, a carrier without one by its bell."""
+        """Continues after the queue has shrunk.
+
+        A socket reports that by being writable, a carrier without a socket by its bell.
+        """
         if self._carrier is None or not self._writing:
             return
         if not self._carrier.pending:
@@ -487,23 +505,23 @@ class Uplink:
                 stream.look()
 
     def passes_changed(self) -> None:
-        """Who may come through the line is different now."""
+        """Tells the relay the new passes, after the set of admitted keys has changed."""
         if self.state == "registered" and (passes := self._passes()) != self._told:
             self._told = passes
             self.send(outer.Passes(passes))
 
-    def facts(self) -> dict[str, Any]:
-        return {
-            "url": self.relay.url,
-            "state": self.state,
-            "since": self.since,
-            "detail": self.detail,
-            "streams": len(self._streams),
-            "own": self.relay.own,
-        }
+    def facts(self) -> Line:
+        return Line(
+            url=self.relay.url,
+            state=self.state,
+            since=self.since,
+            detail=self.detail,
+            streams=len(self._streams),
+            own=self.relay.own,
+        )
 
     async def close(self) -> None:
-        """Streams end; who was on them is told to come back by the host's own farewell, which went before."""
+        """Ends all streams; the host's earlier farewell has told their clients to reconnect."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task

@@ -1,15 +1,18 @@
-"""What happens, told once: counted, written down, and whoever follows is woken. The numbers and the order are the store's, the names are core/events.py's."""
+"""Publishes events: counts, stores, and wakes the followers.
+
+The store gives each event its number and order. The names are defined in core/session/events.py.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
-from holdfast.host import store
-from holdfast.host.store import Store
-from holdfast.host.telling import tell
+from holdfast.host.runtime.notify import tell
+from holdfast.host.storage import store
+from holdfast.host.storage.store import Store
 
 HOWS: Final = ("client.left", "turn.taken")
 
@@ -17,25 +20,24 @@ HOWS: Final = ("client.left", "turn.taken")
 class Events:
     def __init__(self, database: Store) -> None:
         self.counters: Counter[str] = Counter()
-        self.hows: Counter[tuple[str, str]] = (
-            Counter()
-        )  # of events that have one of a few words as `how`
+        # By (event, `how`), for events with a fact `how` of few possible values.
+        self.hows: Counter[tuple[str, str]] = Counter()
         self._store = database
         self._followers: list[Callable[[], None]] = []
 
-    def note(self, session: str, name: str, facts: dict[str, Any]) -> None:
+    def note(self, session: str, name: str, facts: Mapping[str, object]) -> None:
         self.count(name)
         if name in HOWS:
-            self.hows[name, facts["how"]] += 1
+            self.hows[name, str(facts["how"])] += 1
         self._store.post(store.event(time.time(), session, name, facts))
         self.wake()
 
     def count(self, name: str) -> None:
-        """Of what is written down elsewhere, together with what it is about."""
+        """Counts an event that the caller stores in the same transaction as the change."""
         self.counters[name] += 1
 
     def wake(self) -> None:
-        """Something was written that others follow."""
+        """Calls the followers: a new event is stored."""
         tell(self._followers)
 
     def follow(self, follower: Callable[[], None]) -> None:

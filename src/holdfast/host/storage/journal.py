@@ -1,45 +1,48 @@
-"""The journal: the one way into all sessions' records (P1, P2), and out of them.
+"""The journal: the only way to write and read the records of all sessions (P1, P2).
 
-    intent, fact    awaited; fail with Unavailable when the disk takes nothing, for then the effect must not happen
-    post, outcome   owed: kept (bounded) until the disk takes them, flagged late. Seize and halt are recorded so: a full disk delays
-                    neither, the record of them comes after
-    keys            gathered into ranges of one client's numbers; their content never comes here
+    intent, fact    awaited; Unavailable when the disk refuses: the effect must not happen
+    post, outcome   owed: kept (bounded) until the disk takes them, then flagged late. Seize and
+                    halt are posted: a full disk does not delay the act, only the record
+    keys            gathered into ranges of a client's numbers, without the content
 
-How entries become durable is recordwriter.py's business; what may be stored of an act is decided in core/record.py, in one place. Who
-stops waiting for an intent (its client went away) leaves one whose effect never follows: it is made void.
+record_writer.py makes entries durable. core/record/record.py alone decides how much of an act may
+be stored. If a client leaves while an intent is being written, the effect never follows, and the
+intent is made void.
 
-After a crash every intent without outcome gets one: what became of it is asked (`fate`), because the keeper knows which acts it took.
-Keys that the keeper took within the last moments before a crash may be missing: `catch_up` adds them, in the host's name.
+After a crash every intent without outcome gets an outcome from `fate`, because the keeper knows
+which acts were taken. Keys that the keeper took just before the crash may be missing: `catch_up`
+adds these keys in the host's name.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 import apsw
 
-from holdfast.core import record
-from holdfast.core.examine import read_signed
-from holdfast.core.record import UNSEEN, Draft, Signed, Terminal, Written
-from holdfast.host import recordtable as table
-from holdfast.host.recordwriter import RECENT_ENTRIES, Item, RecordWriter
-from holdfast.host.store import Store
+from holdfast.core.record import record
+from holdfast.core.record.examine import read_signed
+from holdfast.core.record.record import UNSEEN, Draft, Signed, Terminal, Written
+from holdfast.host.storage import record_table as table
+from holdfast.host.storage.record_writer import RECENT_ENTRIES, Item, RecordWriter
+from holdfast.host.storage.store import Store
 from holdfast.model import signing
 from holdfast.model.errors import Lost, Unavailable, Usage
 from holdfast.model.probe import probe
 
 PAGE_ENTRIES: Final = 500  # read at once
 
-Fate = Callable[[dict[str, Any]], str]  # of an intent without outcome: applied, void or unknown
+Fate = Callable[[table.Fields], str]  # of an intent without outcome: applied, void or unknown
 
 
 class Typist(NamedTuple):
-    """Whose keys: one attachment."""
+    """An attachment of a client that types keys."""
 
     session: str
     epoch: int
@@ -48,10 +51,17 @@ class Typist(NamedTuple):
     modality: str
     client: str
 
+    def fact(self, kind: str, attestation: str = record.HOST, **more: Any) -> Draft:
+        """An entry about this attachment, by default on the host's word."""
+        fields = {"key": self.key, "client": self.client, "originators": ()} | more
+        return Draft(
+            self.session, self.epoch, "fact", kind, self.actor, self.modality, attestation, **fields
+        )
+
 
 class Recovered(NamedTuple):
-    outcomes: dict[str, int]  # how many intents became what
-    damaged: list[str]  # sessions whose record is not what this machine signed
+    outcomes: dict[str, int]  # how many intents got each outcome
+    damaged: list[str]  # sessions with a record that differs from the head signed here
 
 
 class Journal:
@@ -68,24 +78,70 @@ class Journal:
     # ------------------------------------------------------------ recording
 
     async def intent(self, draft: Draft, terminal: Terminal = UNSEEN) -> Written:
-        """Durable when this returns. Unavailable: it is not recorded, and must not be done."""
+        """Records an intent; durable on return. Unavailable: the act must not be done."""
         if draft.phase != record.INTENT:
             raise ValueError("not an intent")
         return await self._wait(self._writer.admit(draft, terminal, owed=False, wanted=True))
 
     async def fact(self, draft: Draft, terminal: Terminal = UNSEEN) -> Written:
-        """As an intent, for what has no outcome: a refusal, an approval."""
+        """As `intent`, for a fact without outcome: a refusal, an approval."""
         return await self._wait(self._writer.admit(draft, terminal, owed=False, wanted=True))
 
     def post(self, draft: Draft, terminal: Terminal = UNSEEN) -> None:
-        """Something that has happened, or must not wait for the disk."""
+        """Records an act that has happened already, or must not wait for the disk."""
         self._writer.admit(draft, terminal, owed=True, wanted=False)
 
-    def outcome(self, intent: Written, result: str, reason: str = "", **facts: Any) -> None:
-        self.post(record.outcome_of(intent.fields, result, facts, reason))
+    def outcome(
+        self,
+        intent: Written,
+        result: str,
+        reason: str = "",
+        others: Iterable[str] = (),
+        reply: bytes | None = None,
+        /,
+        **facts: object,
+    ) -> None:
+        """`others`: originators that were found after the intent was recorded.
+
+        `reply`: the answer to the client, for retries under the act's idempotency key.
+        """
+        draft = record.outcome_of(intent.fields, result, facts, reason, others)
+        self.post(replace(draft, reply=reply))
+
+    # ------------------------------------------------------------ idempotency keys
+
+    def digest(self, kind: str, content: bytes) -> bytes:
+        """Tells acts apart without keeping their content: only this machine can compute it."""
+        key = blake2b(self._private, digest_size=32, person=b"holdfast once").digest()
+        return blake2b(kind.encode() + b"\0" + content, digest_size=32, key=key).digest()
+
+    async def once(self, session: str, actor: str, once: str) -> table.KeyedAct | None:
+        """The act to which the key of this operator belongs."""
+        found: table.KeyedAct | None = await self._store.run(
+            lambda db: table.once(db, session, actor, once)
+        )
+        return found
+
+    async def keep_once(
+        self,
+        session: str,
+        actor: str,
+        once: str,
+        same: bytes,
+        seq: int | None,
+        outcome: str,
+        reply: bytes | None,
+    ) -> None:
+        """Keeps the answer to an act. `seq`: the entry of the act; None: the newest entry."""
+
+        def job(db: apsw.Connection) -> None:
+            at = table.tip(db, session).seq if seq is None else seq
+            table.put_once(db, session, actor, once, same, at, outcome, reply)
+
+        await self._store.run(job)
 
     def keys(self, typist: Typist, number: int) -> None:
-        """One input of raw keys. They are recorded as a range, with others of the same attachment that come at once."""
+        """Records an input of raw keys, in a range with adjacent inputs of the attachment."""
         item = self._writer.newest.get(typist.session)
         if (
             item is not None
@@ -96,26 +152,17 @@ class Journal:
         ):
             item.last = number
             return
-        draft = Draft(
-            typist.session,
-            typist.epoch,
-            "fact",
-            record.KEYS,
-            typist.actor,
-            typist.modality,
-            record.CHANNEL if typist.key is not None else record.HOST,
-            typist.key,
-            typist.client,
-            first=number,
-            number=number,
-            originators=(),
-        )
+        attestation = record.CHANNEL if typist.key is not None else record.HOST
+        draft = typist.fact(record.KEYS, attestation, first=number, number=number)
         made = self._writer.admit(draft, UNSEEN, owed=True, wanted=False)
         if made is not None:
             made.last = number
 
     async def cover(self, typist: Typist, statement: bytes, signature: bytes) -> Written:
-        """The actor's word for a range of keys; the caller has checked it against what came (`Uncovered.cover`)."""
+        """Records the actor's signature over a range of keys.
+
+        The caller has checked the signature against the received keys (`Uncovered.cover`).
+        """
         said = record.read_statement(statement, signature, typist.key or "")
         record.expect(
             said,
@@ -132,19 +179,11 @@ class Journal:
             or not 0 <= last - first < record.COVER_KEYS
         ):
             raise ValueError("not a range of keys")
-        draft = Draft(
-            typist.session,
-            typist.epoch,
-            "fact",
+        draft = typist.fact(
             record.COVER,
-            typist.actor,
-            typist.modality,
             record.ACTOR,
-            typist.key,
-            typist.client,
             first=first,
             number=last,
-            originators=(),
             statement=statement,
             signature=signature,
             commit=said["commit"],
@@ -152,7 +191,7 @@ class Journal:
         return await self._wait(self._writer.admit(draft, UNSEEN, owed=True, wanted=True))
 
     def ack(self, written: Written, client: str, number: int) -> Signed:
-        """For the client whose act that is: whoever keeps it can show that it was recorded."""
+        """A signed receipt, which proves to the client that the act was recorded."""
         return record.ack(self._private, written, client, number, self._clock())
 
     async def _wait(self, item: Item | None) -> Written:
@@ -169,60 +208,53 @@ class Journal:
             raise
 
     def _abandoned(self, future: asyncio.Future[Written]) -> None:
-        """Nobody waits for this intent any more, so nothing will be done."""
+        """The caller of this intent is gone, so the act will not be done."""
         if not future.cancelled() and future.exception() is None:
             self.outcome(future.result(), record.VOID, "whoever asked for it went away")
 
-    # ------------------------------------------------------------ where it stands
+    # ------------------------------------------------------------ state
 
     @property
     def failing(self) -> bool:
-        """The disk took nothing the last time: keys are recorded late, or counted only."""
+        """Whether the last write failed: keys are recorded late, or only counted."""
         return self._writer.failing
 
     def tip(self, session: str) -> Written | None:
-        """The newest durable entry that this host wrote; what a client is told as the last one seen."""
+        """The newest durable entry; clients learn the entry's hash as "last seen"."""
         return self._writer.tips.get(session)
 
     def seen(self, session: str) -> str | None:
-        """Its hash; None if nothing is recorded."""
+        """The hash of the newest entry; None if the record is empty."""
         tip = self.tip(session)
         return tip.hash if tip is not None else None
 
     async def knows(self, session: str, hash: str) -> bool:
-        """Whether this is one of the newest RECENT_ENTRIES. A statement that says it has seen something else must not be recorded: the
-        record would not verify, and a hostile actor could spoil it that way."""
+        """Whether this hash belongs to the newest RECENT_ENTRIES.
+
+        A statement that names any other hash as last seen must not be recorded. The record would
+        not verify, and a hostile actor could spoil the record that way.
+        """
         recent, read = self._writer.recent, self._writer.read
         if session not in read and hash not in recent.get(session, ()):
-            known: list[str] = await self._store.write(
+            known: list[str] = await self._store.run(
                 lambda db: table.newest_hashes(db, session, RECENT_ENTRIES)
             )
             if session not in read:
-                newer = [
-                    one for one in recent.get(session, ()) if one not in known
-                ]  # written since it was looked
+                # Written since the query.
+                newer = [one for one in recent.get(session, ()) if one not in known]
                 recent[session] = deque([*known, *newer], RECENT_ENTRIES)
                 read.add(session)
         return hash in recent.get(session, ())
 
     def knows_now(self, session: str, hash: str) -> bool:
-        """The same for what must not wait; False if it is not at hand."""
+        """As `knows`, without waiting: False if the hash is not in memory."""
         tip = self.tip(session)
         return (tip is not None and tip.hash == hash) or hash in self._writer.recent.get(
             session, ()
         )
 
-    async def head(self, session: str) -> Signed | None:
-        """The end of the chain, signed now. None if there is no record."""
-        end: table.Tip = await self._store.write(lambda db: table.tip(db, session))
-        return (
-            record.head(self._private, session, end.seq, end.hash, self._clock())
-            if end.seq
-            else None
-        )
-
     async def settled(self) -> None:
-        """Returns when all that was posted until now is durable, or the disk takes nothing."""
+        """Returns when all drafts posted until now are durable, or a write fails."""
         await self._writer.settled()
 
     async def close(self) -> None:
@@ -233,15 +265,15 @@ class Journal:
     async def read(
         self, session: str, after: int = 0, limit: int = PAGE_ENTRIES, newest: bool = False
     ) -> list[Written]:
-        """The oldest entries after that number, or the newest ones; fewer than asked for if they are long."""
+        """The oldest entries after that number, or the newest; fewer if the entries are long."""
         limit = max(1, min(limit, PAGE_ENTRIES))
-        found: list[Written] = await self._store.write(
+        found: list[Written] = await self._store.run(
             table.newest(session, limit) if newest else table.page(session, after, limit)
         )
         return found
 
     async def follow(self, session: str, after: int = 0) -> AsyncIterator[Written]:
-        """All entries after that number, and those that come."""
+        """Yields all entries after that number, then new entries on arrival."""
         woken = asyncio.Event()
         waiting = self._followers.setdefault(session, set())
         waiting.add(woken)
@@ -251,7 +283,7 @@ class Journal:
                 try:
                     found = await self.read(session, after)
                 except Unavailable:
-                    found = []  # told when it can be read again
+                    found = []  # woken by the next durable entry
                 for written in found:
                     after = written.seq
                     yield written
@@ -269,29 +301,17 @@ class Journal:
     async def export(
         self, session: str, name: str, operators: Mapping[str, Iterable[str]]
     ) -> AsyncIterator[bytes]:
-        """The lines of an export as it stands now. `operators`: every name known here, with its keys as text."""
+        """Yields the lines of an export. `operators`: every known name with the keys as text."""
         await self.settled()
-        known: table.Bounds = await self._store.write(lambda db: table.bounds(db, session))
+        known: table.Bounds = await self._store.run(lambda db: table.bounds(db, session))
         first, end = known
         now = self._clock()
-        yield record.signed_line(
-            "header",
-            record.header(
-                self._private,
-                self.machine,
-                session,
-                name,
-                operators,
-                first,
-                end.seq,
-                end.hash,
-                1 if end.seq else 0,
-                now,
-            ),
-        )
+        span = (first, end.seq, end.hash, 1 if end.seq else 0)
+        header = record.header(self._private, self.machine, session, name, operators, *span, now)
+        yield record.signed_line("header", header)
         after = first - 1
         while after < end.seq:
-            found: list[Written] = await self._store.write(
+            found: list[Written] = await self._store.run(
                 table.page(session, after, PAGE_ENTRIES, end.seq)
             )
             if not found or found[0].seq != after + 1:
@@ -304,12 +324,21 @@ class Journal:
                 "head", record.head(self._private, session, end.seq, end.hash, now)
             )
 
-    # ------------------------------------------------------------ forgetting
+    # ------------------------------------------------------------ deleting
 
     async def redact(
-        self, session: str, seqs: Sequence[int], actor: str, modality: str, reason: str = ""
+        self,
+        session: str,
+        seqs: Sequence[int],
+        actor: str,
+        modality: str,
+        reason: str = "",
+        **facts: object,
     ) -> list[int]:
-        """Takes the contents of entries away, and records that in the same step. Gives those that had content."""
+        """Deletes the contents of entries, and records that in the same transaction.
+
+        Returns the entries that had content.
+        """
         if len(seqs) > table.REDACT_AT_ONCE:
             raise Usage(
                 f"at most {table.REDACT_AT_ONCE} entries at once", "redact them in several steps"
@@ -319,21 +348,21 @@ class Journal:
 
         def job(db: apsw.Connection) -> Written | None:
             gone[:] = table.redact(db, session, seqs)
-            return (
-                self._told(
-                    db, session, record.REDACT, actor, modality, reason, {"seqs": list(gone)}
-                )
-                if gone
-                else None
-            )
+            if gone:
+                told = {"seqs": list(gone), **facts}
+                return self._told(db, session, record.REDACT, actor, modality, reason, told)
+            return None
 
-        self._seen(await self._store.write(job))
+        self._seen(await self._store.run(job))
         return gone
 
     async def prune(
         self, session: str, before_time: int | None = None, keep: int | None = None
     ) -> int:
-        """Drops the oldest entries, up to a checkpoint that says so; never an intent that is still open. Gives how many went."""
+        """Drops the oldest entries and records a checkpoint; never an intent without outcome.
+
+        Returns how many entries were dropped.
+        """
         await self.settled()
         gone = [0]
 
@@ -343,7 +372,7 @@ class Journal:
             gone[0] = max(0, through - first + 1)
             if through < first:
                 return None
-            facts = {
+            facts: dict[str, object] = {
                 "through": through,
                 "hash": table.hash_at(db, session, through),
                 "entries": gone[0],
@@ -352,7 +381,7 @@ class Journal:
             table.prune(db, session, through)
             return written
 
-        self._seen(await self._store.write(job))
+        self._seen(await self._store.run(job))
         return gone[0]
 
     def _told(
@@ -363,22 +392,13 @@ class Journal:
         actor: str,
         modality: str,
         reason: str,
-        facts: dict[str, Any],
+        facts: dict[str, object],
     ) -> Written:
-        """Appends what the host itself has to say, and signs it at once."""
+        """Appends an entry of the host itself, and signs the head at once."""
         end = table.tip(db, session)
         [last] = table.page(session, end.seq - 1, 1)(db)
-        draft = Draft(
-            session,
-            last.fields["epoch"],
-            "fact",
-            kind,
-            actor,
-            modality,
-            record.HOST,
-            originators=(),
-            facts=facts,
-            reason=reason,
+        draft = record.host_fact(
+            session, last.fields["epoch"], kind, actor, modality, facts=facts, reason=reason
         )
         written = table.append(db, draft, end, self._clock())
         self._writer.sign(db, session, table.Tip(written.seq, written.hash))
@@ -390,71 +410,71 @@ class Journal:
             self._wake(written.session)
 
     async def retain(self, before_time: int) -> int:
-        """Drops what is older than that, of every session. Gives how many entries went."""
-        return sum(
-            [
-                await self.prune(session, before_time)
-                for session in await self._store.write(table.sessions)
-            ]
-        )
-
-    async def forget(self, session: str) -> None:
-        """Drops all that is recorded of a session."""
-        await self.settled()
-        await self._store.write(table.forget(session))
-        self._writer.forget(session)
+        """Drops older entries of every session; returns how many."""
+        sessions = await self._store.run(table.sessions)
+        return sum([await self.prune(session, before_time) for session in sessions])
 
     # ------------------------------------------------------------ after a crash
 
+    async def unfinished(self) -> set[str]:
+        """Sessions with intents that have no outcome."""
+        intents = await self._store.run(table.open_intents)
+        return {intent["session"] for intent in intents}
+
     async def recover(self, fate: Fate) -> Recovered:
-        """Every intent without outcome gets one, as `fate` says. Before anything else is recorded."""
+        """Gives every intent without outcome the outcome that `fate` finds. Called first of all."""
 
-        def look(
-            db: apsw.Connection,
-        ) -> tuple[list[dict[str, Any]], dict[str, Signed], dict[str, table.Bounds]]:
-            return (
-                table.open_intents(db),
-                table.heads(db),
-                {s: table.bounds(db, s) for s in table.sessions(db)},
-            )
+        def look(db: apsw.Connection) -> tuple[list[table.Fields], dict[str, bool | None]]:
+            heads = table.heads(db)
+            return table.open_intents(db), {
+                session: self._is_signed(db, session, heads.get(session))
+                for session in table.sessions(db)
+            }
 
-        intents, heads, ends = await self._store.write(look)
+        intents, signed = await self._store.run(look)
         counts: dict[str, int] = {}
         for intent in intents:
             result = fate(intent)
             counts[result] = counts.get(result, 0) + 1
             self.post(record.outcome_of(intent, result, {"recovered": True}))
         probe("host.journal.recovering")
-        damaged = [
-            session
-            for session, end in ends.items()
-            if not await self._is_ours(session, end, heads.get(session))
-        ]
+        damaged = [session for session, state in signed.items() if state is None]
+        unsigned = {session for session, state in signed.items() if state is False}
+        more = {str(intent["session"]) for intent in intents} - {*damaged}
         await self.settled()
-        await self._writer.sign_heads([s for s in ends if s not in damaged])
-        for session in ends.keys() - self._writer.tips.keys():
-            self._seen((await self.read(session, limit=1, newest=True))[0])
+        await self._writer.sign_heads(sorted(unsigned | more))
+        missing = signed.keys() - self._writer.tips.keys()
+        for written in await self._store.run(
+            lambda db: [table.newest(session, 1)(db)[0] for session in missing]
+        ):
+            self._seen(written)
         return Recovered(counts, damaged)
 
-    async def _is_ours(self, session: str, known: table.Bounds, head: Signed | None) -> bool:
-        """Whether the table still holds what this machine signed last. The whole of it is verified by whoever asks, on an export."""
+    def _is_signed(self, db: apsw.Connection, session: str, head: Signed | None) -> bool | None:
+        """Whether the end of a chain is signed. None: this machine last signed a different end.
+
+        The whole chain is verified on an export.
+        """
         if head is None:
-            return True  # nothing was signed before the end came
+            return False  # the host died before signing a head
         try:
             _, said = read_signed(record.signed_line("head", head), self.machine)
         except ValueError:
-            return False
-        found = await self._store.write(lambda db: table.hash_at(db, session, said["seq"]))
-        return bool(
-            said["session"] == session and said["seq"] <= known.tip.seq and found == said["hash"]
-        )
+            return None
+        end, found = table.tip(db, session).seq, table.hash_at(db, session, said["seq"])
+        if said["session"] != session or said["seq"] > end or found != said["hash"]:
+            return None
+        return bool(said["seq"] == end)
 
     async def catch_up(
-        self, session: str, epoch: int, applied: Callable[[dict[str, Any]], int]
+        self, session: str, epoch: int, applied: Callable[[table.Fields], int]
     ) -> int:
-        """Records keys that the keeper took and that a crash kept out of the record. `applied` is told the last entry of each client, and says up to
-        which number the keeper took what it sent. Gives how many."""
-        known: dict[str, dict[str, Any]] = await self._store.write(
+        """Records keys that the keeper took and that a crash kept out of the record.
+
+        `applied` gets the last entry of each client, and returns up to which number the keeper took
+        the client's input. Returns how many inputs were added.
+        """
+        known: dict[str, table.Fields] = await self._store.run(
             lambda db: table.last_of_clients(db, session)
         )
         count = 0
@@ -468,23 +488,16 @@ class Journal:
                 continue
             count += last - entry["number"]
             self.post(
-                Draft(
+                record.host_fact(
                     session,
                     epoch,
-                    "fact",
                     record.KEYS,
                     entry["actor"],
                     entry["modality"],
-                    record.HOST,
                     client=client,
                     first=max(entry["number"] + 1, last - record.RANGE_MAX + 1),
                     number=last,
-                    originators=(),
                     facts={"recovered": True},
                 )
             )
         return count
-
-
-def salt() -> bytes:
-    return os.urandom(record.SALT_BYTES)

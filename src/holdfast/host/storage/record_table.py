@@ -1,10 +1,12 @@
-"""The record's tables in the store: jobs for its writer thread, nothing decided.
+"""The record's tables in the store: jobs for the writer thread, without any decisions.
 
-Each function is a job or part of one: it runs inside the writer's transaction, and may run again after that was rolled back. So the end
-of a chain is always read from the table, never remembered: a group that could not be committed has left nothing behind.
+Each function is a job or part of a job. A job runs inside the writer's transaction, and may run
+again after a rollback. So the end of a chain is always read from the table, never remembered: a
+group that could not be committed leaves no trace.
 
-Contents lie in a table of their own: entries are never updated (a trigger refuses it), contents can be taken away. Entries have row ids,
-though they do not need them: without, a row above 1 KB takes a page of its own (measured: 4.7 KB per signed command, with them 1.5).
+Contents have a separate table, because entries are never updated (a trigger refuses that) but
+contents can be deleted. The entries' table has row ids although no query needs row ids: without row
+ids a row above 1 KB takes a whole page (measured: 4.7 KB per signed command, with row ids 1.5).
 """
 
 from __future__ import annotations
@@ -14,14 +16,15 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from holdfast.core import record
-from holdfast.core.record import Draft, Signed, Written
+from holdfast.core.record import record
+from holdfast.core.record.record import Draft, Signed, Written
 from holdfast.model import canonical
 
-PAGE_BYTES = 1 << 20  # of entries read at once; contents come on top, at least one entry always
-CATCH_UP_ENTRIES = 4096  # looked at to learn what was recorded of each client
-REDACT_AT_ONCE = 1000  # entries that one `redact` names
+PAGE_BYTES = 1 << 20  # of entries and contents read at once; a page is never empty
+CATCH_UP_ENTRIES = 4096  # read after a start to find the last recorded act of each client
+REDACT_AT_ONCE = 1000  # entries in a `redact`
 
+# tests/vectors/handover.json has this text byte for byte, so the long lines stay.
 CREATE = """
 CREATE TABLE IF NOT EXISTS record (
     session TEXT NOT NULL, seq INTEGER NOT NULL, time INTEGER NOT NULL, hash TEXT NOT NULL, body BLOB NOT NULL,
@@ -33,7 +36,14 @@ CREATE TABLE IF NOT EXISTS record_open (
 CREATE TABLE IF NOT EXISTS record_heads (
     session TEXT PRIMARY KEY, seq INTEGER NOT NULL, body BLOB NOT NULL, signature BLOB NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TRIGGER IF NOT EXISTS record_is_never_changed BEFORE UPDATE ON record BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END;
-"""
+CREATE TABLE IF NOT EXISTS record_once (
+    session TEXT NOT NULL, actor TEXT NOT NULL, once TEXT NOT NULL, seq INTEGER NOT NULL, same BLOB NOT NULL, outcome TEXT, reply BLOB,
+    PRIMARY KEY (session, actor, once)) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS record_once_of ON record_once (session, seq);
+"""  # noqa: E501
+
+
+Fields = dict[str, Any]  # of an entry, as in core/record/record.py
 
 
 class Tip(NamedTuple):
@@ -42,32 +52,28 @@ class Tip(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    first: int  # 1 if there is nothing
+    first: int  # 1 if there are no entries
     tip: Tip
 
 
-def _rows(cursor: apsw.Cursor) -> list[tuple[Any, ...]]:
-    return cursor.fetchall()
+def _rows(db: apsw.Connection, sql: str, *values: str | int) -> list[tuple[Any, ...]]:
+    return db.execute(sql, values).fetchall()
 
 
 def tip(db: apsw.Connection, session: str) -> Tip:
     rows = _rows(
-        db.execute(
-            "SELECT seq, hash FROM record WHERE session = ? ORDER BY seq DESC LIMIT 1", (session,)
-        )
+        db, "SELECT seq, hash FROM record WHERE session = ? ORDER BY seq DESC LIMIT 1", session
     )
     return Tip(*rows[0]) if rows else Tip(0, record.GENESIS)
 
 
 def bounds(db: apsw.Connection, session: str) -> Bounds:
-    rows = _rows(
-        db.execute("SELECT seq FROM record WHERE session = ? ORDER BY seq LIMIT 1", (session,))
-    )
+    rows = _rows(db, "SELECT seq FROM record WHERE session = ? ORDER BY seq LIMIT 1", session)
     return Bounds(rows[0][0] if rows else 1, tip(db, session))
 
 
 def append(db: apsw.Connection, draft: Draft, end: Tip, time: int, late: bool = False) -> Written:
-    """Writes the entry behind `end`; ValueError, with nothing written, if it cannot be one."""
+    """Writes an entry behind `end`. ValueError, before any write, if the draft is invalid."""
     written = record.chain(draft, end.seq + 1, end.hash, time, late)
     db.execute(
         "INSERT INTO record VALUES (?,?,?,?,?)",
@@ -80,11 +86,61 @@ def append(db: apsw.Connection, draft: Draft, end: Tip, time: int, late: bool = 
         )
     if draft.phase == record.INTENT:
         db.execute("INSERT INTO record_open VALUES (?,?)", (written.session, written.seq))
+        if draft.keyed is not None:
+            put_once(db, written.session, draft.actor, *draft.keyed, written.seq, None, None)
     elif draft.phase == record.OUTCOME:
-        db.execute(
-            "DELETE FROM record_open WHERE session = ? AND seq = ?", (written.session, draft.intent)
-        )
+        which = (written.session, draft.intent)
+        db.execute("DELETE FROM record_open WHERE session = ? AND seq = ?", which)
+        if draft.outcome in record.NO_EFFECT:
+            db.execute("DELETE FROM record_once WHERE session = ? AND seq = ?", which)
+        else:
+            db.execute(
+                "UPDATE record_once SET outcome = ?, reply = ? WHERE session = ? AND seq = ?",
+                (draft.outcome, draft.reply, *which),
+            )
     return written
+
+
+class KeyedAct(NamedTuple):
+    """The act to which an idempotency key belongs."""
+
+    seq: int
+    same: bytes
+    outcome: str | None  # None: not over, or the host died and could not say
+    reply: bytes | None
+    hash: str | None
+    client: str | None
+    number: int | None
+
+
+def put_once(
+    db: apsw.Connection,
+    session: str,
+    actor: str,
+    once: str,
+    same: bytes,
+    seq: int,
+    outcome: str | None,
+    reply: bytes | None,
+) -> None:
+    row = (session, actor, once, seq, same, outcome, reply)
+    db.execute("INSERT OR REPLACE INTO record_once VALUES (?,?,?,?,?,?,?)", row)
+
+
+def once(db: apsw.Connection, session: str, actor: str, once: str) -> KeyedAct | None:
+    rows = _rows(
+        db,
+        "SELECT o.seq, o.same, o.outcome, o.reply, r.hash, r.body FROM record_once o "
+        "LEFT JOIN record r USING (session, seq) WHERE o.session = ? AND actor = ? AND once = ?",
+        session,
+        actor,
+        once,
+    )
+    if not rows:
+        return None
+    seq, same, outcome, reply, hash, body = rows[0]
+    entry: Fields = canonical.decode(body) if body is not None else {}
+    return KeyedAct(seq, same, outcome, reply, hash, entry.get("client"), entry.get("number"))
 
 
 def put_head(db: apsw.Connection, session: str, seq: int, head: Signed) -> None:
@@ -97,51 +153,45 @@ def put_head(db: apsw.Connection, session: str, seq: int, head: Signed) -> None:
 def heads(db: apsw.Connection) -> dict[str, Signed]:
     return {
         str(s): Signed(b, g)
-        for s, b, g in _rows(db.execute("SELECT session, body, signature FROM record_heads"))
+        for s, b, g in _rows(db, "SELECT session, body, signature FROM record_heads")
     }
 
 
 def sessions(db: apsw.Connection) -> list[str]:
-    """Every session that has a record, found by jumping from one to the next."""
+    """Every session that has a record; each query jumps to the next session in the index."""
     found: list[str] = []
     while rows := _rows(
-        db.execute(
-            "SELECT session FROM record WHERE session > ? ORDER BY session LIMIT 1",
-            (found[-1] if found else "",),
-        )
+        db,
+        "SELECT session FROM record WHERE session > ? ORDER BY session LIMIT 1",
+        found[-1] if found else "",
     ):
         found.append(str(rows[0][0]))
     return found
 
 
 def hash_at(db: apsw.Connection, session: str, seq: int) -> str | None:
-    rows = _rows(
-        db.execute("SELECT hash FROM record WHERE session = ? AND seq = ?", (session, seq))
-    )
+    rows = _rows(db, "SELECT hash FROM record WHERE session = ? AND seq = ?", session, seq)
     return str(rows[0][0]) if rows else None
 
 
 def newest_hashes(db: apsw.Connection, session: str, limit: int) -> list[str]:
     """Oldest first."""
-    rows = _rows(
-        db.execute(
-            "SELECT hash FROM record WHERE session = ? ORDER BY seq DESC LIMIT ?", (session, limit)
-        )
-    )
-    return [str(hash) for (hash,) in rows][::-1]
+    sql = "SELECT hash FROM record WHERE session = ? ORDER BY seq DESC LIMIT ?"
+    return [str(hash) for (hash,) in _rows(db, sql, session, limit)][::-1]
 
 
-def open_intents(db: apsw.Connection) -> list[dict[str, Any]]:
+def open_intents(db: apsw.Connection) -> list[Fields]:
     rows = _rows(
-        db.execute(
-            "SELECT r.body FROM record_open o JOIN record r USING (session, seq) ORDER BY o.session, o.seq"
-        )
+        db,
+        "SELECT r.body FROM record_open o JOIN record r USING (session, seq) "
+        "ORDER BY o.session, o.seq",
     )
     return [canonical.decode(body) for (body,) in rows]
 
 
 _SELECT = (
-    "SELECT r.session, r.seq, r.hash, r.time, r.body, c.content, c.salt FROM record r LEFT JOIN record_content c USING (session, seq) "
+    "SELECT r.session, r.seq, r.hash, r.time, r.body, c.content, c.salt "
+    "FROM record r LEFT JOIN record_content c USING (session, seq) "
     "WHERE r.session = ? AND "
 )
 
@@ -162,7 +212,7 @@ def page(
 
 
 def newest(session: str, limit: int) -> Callable[[apsw.Connection], list[Written]]:
-    """The newest ones, oldest first."""
+    """The newest entries, oldest first."""
 
     def job(db: apsw.Connection) -> list[Written]:
         rows = db.execute(_SELECT + "r.seq > 0 ORDER BY r.seq DESC LIMIT ?", (session, limit))
@@ -183,65 +233,50 @@ def _within_a_page(rows: apsw.Cursor) -> Iterator[Written]:
 
 
 def redact(db: apsw.Connection, session: str, seqs: Sequence[int]) -> list[int]:
-    """Takes the contents of these entries away; gives those that had any. What SQLite frees is overwritten."""
+    """Deletes the contents of these entries; returns the entries that had content.
+
+    SQLite overwrites the freed space.
+    """
     db.execute("PRAGMA secure_delete = ON")
-    had = [
-        seq
-        for seq in dict.fromkeys(seqs)
-        if _rows(
-            db.execute("SELECT 1 FROM record_content WHERE session = ? AND seq = ?", (session, seq))
-        )
-    ]
-    for seq in had:
-        db.execute("DELETE FROM record_content WHERE session = ? AND seq = ?", (session, seq))
-    return had
+    sql = "DELETE FROM record_content WHERE session = ? AND seq = ? RETURNING seq"
+    return [seq for seq in dict.fromkeys(seqs) if _rows(db, sql, session, seq)]
 
 
 def prune_through(
     db: apsw.Connection, session: str, before_time: int | None, keep: int | None
 ) -> int:
-    """The last entry that may go: older than that time or beyond that many, and before every intent that is still open."""
+    """The last entry that may be dropped.
+
+    That entry is older than `before_time`, is not among the newest `keep` entries, and lies before
+    every intent without outcome.
+    """
     limits = [tip(db, session).seq]
     if before_time is not None:
         rows = _rows(
-            db.execute(
-                "SELECT seq FROM record WHERE session = ? AND time >= ? ORDER BY seq LIMIT 1",
-                (session, before_time),
-            )
+            db,
+            "SELECT seq FROM record WHERE session = ? AND time >= ? ORDER BY seq LIMIT 1",
+            session,
+            before_time,
         )
         limits += [rows[0][0] - 1] if rows else []
     if keep is not None:
         limits.append(tip(db, session).seq - keep)
-    rows = _rows(
-        db.execute("SELECT seq FROM record_open WHERE session = ? ORDER BY seq LIMIT 1", (session,))
-    )
+    rows = _rows(db, "SELECT seq FROM record_open WHERE session = ? ORDER BY seq LIMIT 1", session)
     limits += [rows[0][0] - 1] if rows else []
     return min(limits)
 
 
 def prune(db: apsw.Connection, session: str, through: int) -> None:
     db.execute("PRAGMA secure_delete = ON")
-    for table in ("record", "record_content"):
+    for table in ("record", "record_content", "record_once"):
         db.execute(f"DELETE FROM {table} WHERE session = ? AND seq <= ?", (session, through))
 
 
-def forget(session: str) -> Callable[[apsw.Connection], None]:
-    def job(db: apsw.Connection) -> None:
-        for table in ("record", "record_content", "record_open", "record_heads"):
-            db.execute(f"DELETE FROM {table} WHERE session = ?", (session,))
-
-    return job
-
-
-def last_of_clients(db: apsw.Connection, session: str) -> dict[str, dict[str, Any]]:
+def last_of_clients(db: apsw.Connection, session: str) -> dict[str, Fields]:
     """The entry with the highest number of each client, among the newest entries."""
-    found: dict[str, dict[str, Any]] = {}
-    for (body,) in _rows(
-        db.execute(
-            "SELECT body FROM record WHERE session = ? ORDER BY seq DESC LIMIT ?",
-            (session, CATCH_UP_ENTRIES),
-        )
-    ):
+    found: dict[str, Fields] = {}
+    sql = "SELECT body FROM record WHERE session = ? ORDER BY seq DESC LIMIT ?"
+    for (body,) in _rows(db, sql, session, CATCH_UP_ENTRIES):
         entry = canonical.decode(body)
         client, number = entry.get("client"), entry.get("number")
         if (

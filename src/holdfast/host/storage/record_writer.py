@@ -1,15 +1,15 @@
-"""From drafts to durable entries: the queue in front of the store's writer thread.
+"""Makes drafts into durable entries: the queue in front of the store's writer thread.
 
-Whatever is to be recorded gets its place here, in the order in which it was asked, and is written in groups: while one group is being
-made durable the next one gathers. What is awaited starts a group at once; what is posted joins the next one within POST_DELAY_S.
-Nothing wakes up while nothing is recorded.
+Every draft gets a place in the queue in the order of the calls, and is written in groups: while
+the disk makes a group durable, the next group gathers. An awaited draft starts a group at once; a
+posted draft joins the next group within POST_DELAY_S. No timer runs while the queue is empty.
 
-When the disk takes nothing, who waits to act is told so, at once and each; what is owed stays first in the queue and is tried again.
-What is owed and finds no room is counted, and the count is recorded as a `gap` as soon as there is room: the record may have a
-hole, but says so.
+When the disk refuses, every caller that waits to act gets an error at once. Owed drafts stay first
+in the queue and are tried again. An owed draft that finds no room is counted, and the count
+is recorded as a `gap` as soon as there is room: the record may have a hole, but says so.
 
-After each group, but at most once in HEAD_EVERY_S and once more when it gets quiet, the end of each chain is signed. The newest head of a
-session is kept; others keep those they were given.
+After a group the end of each chain is signed, at most once in HEAD_EVERY_S and once more when the
+queue is quiet. The store keeps the newest head of a session; clients keep the received heads.
 """
 
 from __future__ import annotations
@@ -19,28 +19,31 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import apsw
 
-from holdfast.core import record
-from holdfast.core.exposition import Histogram
-from holdfast.core.record import Draft, Terminal, Written
-from holdfast.host import recordtable as table
-from holdfast.host.store import Store
+from holdfast.core.prometheus_text import Histogram
+from holdfast.core.record import record
+from holdfast.core.record.record import Draft, Terminal, Written
+from holdfast.host.runtime.tasks import Tasks
+from holdfast.host.storage import record_table as table
+from holdfast.host.storage.store import Store
 from holdfast.model.errors import Unavailable, Usage
 from holdfast.model.probe import probe
 
 GROUP_ENTRIES: Final = 512  # written together
-QUEUE_ENTRIES: Final = 4096  # waiting; beyond it intents fail and keys are counted, not recorded
+QUEUE_ENTRIES: Final = 4096  # waiting; beyond that, intents fail and keys are only counted
 QUEUE_BYTES: Final = 16 << 20  # of content waiting
-POST_DELAY_S: Final = 0.05  # how long what is posted may gather
-KEYS_DELAY_S: Final = 1.5  # keys: their signature comes before, and takes them along; after a crash the keeper knows them
+POST_DELAY_S: Final = 0.05  # how long posted drafts may gather
+# Keys wait longer: the actor's signature usually comes earlier and starts the group. After a
+# crash the keeper knows which keys were taken.
+KEYS_DELAY_S: Final = 1.5
 HEAD_EVERY_S: Final = 1.0
-RETRY_S: Final = 1.0  # until what is owed is tried again
-LATE_NS: Final = 1_000_000_000  # an entry written this long after it happened says so
-RECENT_ENTRIES: Final = 256  # of a session: what an actor may say it has seen last
-AT_ONCE: Final = ("seize", "halt")  # posted, but shown as soon as the disk takes it
+RETRY_S: Final = 1.0  # until owed drafts are tried again
+LATE_NS: Final = 1_000_000_000  # an entry written this long after the act is marked late
+RECENT_ENTRIES: Final = 256  # of a session: an actor may name any of these as last seen
+AT_ONCE: Final = ("seize", "halt")  # posted, but written without delay
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +52,7 @@ class Item:
     asked: int
     owed: bool
     future: asyncio.Future[Written] | None = None
-    last: int | None = None  # of keys: where the range ends so far
+    last: int | None = None  # of keys: the present end of the range
 
 
 class RecordWriter:
@@ -60,36 +63,31 @@ class RecordWriter:
         clock: Callable[[], int],
         on_written: Callable[[str], None],
     ) -> None:
-        self.failing = False  # the disk took nothing the last time
-        self.newest: dict[
-            str, Item
-        ] = {}  # session -> its last item, while it waits: keys are added to it
+        self.failing = False  # the last write failed
+        # By session: the last item in the queue. Further keys are added to that item.
+        self.newest: dict[str, Item] = {}
         self.tips: dict[str, Written] = {}
-        self.recent: dict[
-            str, deque[str]
-        ] = {}  # hashes of the newest entries: those of this host, and of `read` sessions the older ones, too
+        # By session: hashes of the newest entries; entries of earlier hosts only if in `read`.
+        self.recent: dict[str, deque[str]] = {}
         self.read: set[str] = set()
-        self.entries = 0  # that were made durable
-        self.took = Histogram()  # a group of them
+        self.entries = 0  # made durable by this host
+        self.took = Histogram()  # seconds per group
         self._store = store
         self._private = private
         self._clock = clock
         self._on_written = on_written
         self._queue: deque[Item] = deque()
         self._bytes = 0
-        self._asked = (
-            0  # how many items ever got a place, and how many of them have left the queue for good
-        )
-        self._done = 0
-        self._lost: dict[
-            str, tuple[int, int]
-        ] = {}  # session -> how many entries found no room, in which epoch
+        self._asked = 0  # items that ever got a place in the queue
+        self._done = 0  # items of these that are durable or refused
+        # By session: how many drafts found no room, and the epoch.
+        self._lost: dict[str, tuple[int, int]] = {}
         self._head_at: dict[str, float] = {}
         self._unsigned: set[str] = set()
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks("signing the heads of records")
 
     @property
     def waiting(self) -> int:
@@ -99,7 +97,10 @@ class RecordWriter:
     # ------------------------------------------------------------ in
 
     def admit(self, draft: Draft, terminal: Terminal, owed: bool, wanted: bool) -> Item | None:
-        """A place in the queue; None for what is owed and finds none. `wanted`: somebody waits for it."""
+        """Puts a draft into the queue; None if the draft is owed and there is no room.
+
+        `wanted`: the caller waits for the entry.
+        """
         draft = record.only_what_may_be_kept(draft, terminal)
         size = len(draft.content or b"")
         room = len(self._queue) < (
@@ -112,24 +113,11 @@ class RecordWriter:
             return None
         if draft.session in self._lost:
             lost, epoch = self._lost.pop(draft.session)
-            gap = Draft(
-                draft.session,
-                epoch,
-                "fact",
-                record.GAP,
-                "host",
-                "host",
-                record.HOST,
-                originators=(),
-                facts={"lost": lost},
-            )
+            facts = {"lost": lost}
+            gap = record.host_fact(draft.session, epoch, record.GAP, "host", "host", facts=facts)
             self._place(Item(gap, self._clock(), True))
-        item = Item(
-            draft,
-            self._clock(),
-            owed,
-            asyncio.get_running_loop().create_future() if wanted else None,
-        )
+        future = asyncio.get_running_loop().create_future() if wanted else None
+        item = Item(draft, self._clock(), owed, future)
         self._place(item)
         self.newest[draft.session] = item
         self._bytes += size
@@ -151,7 +139,7 @@ class RecordWriter:
         self._asked += 1
 
     def _go(self, delay: float) -> None:
-        """Begins the next group after `delay`, or earlier if that was asked before."""
+        """Starts the next group after `delay`, unless an earlier start is already scheduled."""
         if self._writing is not None:
             return
         loop = asyncio.get_running_loop()
@@ -175,14 +163,14 @@ class RecordWriter:
                 item.draft = replace(item.draft, number=item.last)
         self._writing = asyncio.get_running_loop().create_task(self._write(batch))
 
-    # ------------------------------------------------------------ one group
+    # ------------------------------------------------------------ a group
 
     async def _write(self, batch: list[Item]) -> None:
         now = time.monotonic()
         touched = {item.draft.session for item in batch}
         due = {s for s in touched if now - self._head_at.get(s, -HEAD_EVERY_S) >= HEAD_EVERY_S}
         try:
-            results = await self._store.write(self._group(batch, due))
+            results = await self._store.run(self._group(batch, due))
         except Unavailable as e:
             self.failing = True
             self._refuse(batch, e)
@@ -202,13 +190,8 @@ class RecordWriter:
         finally:
             self._writing = None
         if self._queue:
-            self._go(
-                RETRY_S
-                if self.failing
-                else 0.0
-                if any(item.future is not None for item in self._queue)
-                else POST_DELAY_S
-            )
+            awaited = any(item.future is not None for item in self._queue)
+            self._go(RETRY_S if self.failing else 0.0 if awaited else POST_DELAY_S)
 
     def _group(
         self, batch: list[Item], sign: set[str]
@@ -222,16 +205,11 @@ class RecordWriter:
                 session = item.draft.session
                 end = tips.get(session) or table.tip(db, session)
                 try:
-                    written = table.append(
-                        db,
-                        item.draft,
-                        end,
-                        item.draft.time or item.asked,
-                        now - item.asked > LATE_NS,
-                    )
+                    late, at = now - item.asked > LATE_NS, item.draft.time or item.asked
+                    written = table.append(db, item.draft, end, at, late)
                 except (
                     ValueError
-                ) as e:  # not canonical, too long: a defect of the caller, not of the disk
+                ) as e:  # the entry is not canonical or too long: a bug in the caller
                     results.append(e)
                     continue
                 tips[session] = table.Tip(written.seq, written.hash)
@@ -257,7 +235,7 @@ class RecordWriter:
         self.recent.setdefault(written.session, deque(maxlen=RECENT_ENTRIES)).append(written.hash)
 
     def _refuse(self, batch: list[Item], error: Unavailable) -> None:
-        """The disk takes nothing: who waits to act is told, also who came meanwhile; what is owed stays first in the queue."""
+        """Refuses all waiting intents, because the disk refuses; owed items stay in the queue."""
         waiting = [*batch, *self._queue]
         self._queue = deque(item for item in waiting if item.owed)
         self.newest.clear()
@@ -269,7 +247,7 @@ class RecordWriter:
                     item.future.set_exception(Unavailable(error.message, error.recover))
 
     async def settled(self) -> None:
-        """Returns when all that was asked for until now is durable, or the disk takes nothing. What is asked for meanwhile holds up nobody."""
+        """Returns when all items admitted before this call are durable, or a write fails."""
         wanted = self._asked
         while self._done < wanted and (self._queue or self._writing is not None):
             if self._writing is None:
@@ -281,7 +259,7 @@ class RecordWriter:
 
     async def close(self) -> None:
         await self.settled()
-        while self._queue and not self.failing:  # what was asked for meanwhile
+        while self._queue and not self.failing:  # items admitted meanwhile
             await self.settled()
         for timer in (self._timer, self._head_timer):
             if timer is not None:
@@ -289,23 +267,11 @@ class RecordWriter:
         if self._unsigned and not self.failing:
             await self.sign_heads(frozenset(self._unsigned))
 
-    def forget(self, session: str) -> None:
-        self.tips.pop(session, None)
-        self.recent.pop(session, None)
-        self.read.discard(session)
-        self._head_at.pop(session, None)
-        self._lost.pop(session, None)
-        self._unsigned.discard(session)
-
     # ------------------------------------------------------------ heads
 
     def sign(self, db: apsw.Connection, session: str, end: table.Tip) -> None:
-        table.put_head(
-            db,
-            session,
-            end.seq,
-            record.head(self._private, session, end.seq, end.hash, self._clock()),
-        )
+        head = record.head(self._private, session, end.seq, end.hash, self._clock())
+        table.put_head(db, session, end.seq, head)
 
     def _sign_later(self, sessions: set[str]) -> None:
         self._unsigned |= sessions
@@ -315,12 +281,10 @@ class RecordWriter:
     def _sign_due(self) -> None:
         self._head_timer = None
         sessions, self._unsigned = frozenset(self._unsigned), set()
-        task = asyncio.get_running_loop().create_task(self.sign_heads(sessions))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self.sign_heads(sessions))
 
     async def sign_heads(self, sessions: Iterable[str]) -> None:
-        """Signs the ends of these chains as they stand."""
+        """Signs the present ends of these chains."""
 
         def job(db: apsw.Connection) -> None:
             for session in sessions:
@@ -328,7 +292,7 @@ class RecordWriter:
                     self.sign(db, session, end)
 
         try:
-            await self._store.write(job)
+            await self._store.run(job)
         except Unavailable:
             self._sign_later(set(sessions))
         else:

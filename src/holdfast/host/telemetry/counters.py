@@ -1,7 +1,11 @@
-"""What is counted and has no other owner: what ended sessions had put out, requests that failed, how long seizing and halting took, spans.
+"""Counters without another owner.
 
-Whoever does something counts it where it is done (the gate its decisions, the door its verdicts, the store its commits); the page that shows it collects (host/metrics.py). Of a session
-the totals are its keeper's and its keyboard's own: here is only what must not be lost from the sum when it ends. Counting a key is one addition.
+They cover the output of ended sessions, failed requests, the time of seizures and halts, and spans.
+
+Each component counts its own work: the gate its decisions, the door its verdicts, the store its
+commits. The metrics page collects the numbers (host/telemetry/metrics.py). The keeper and the
+keyboard hold the totals of a session. This module keeps only the totals that the sum must not lose
+when a session ends. Counting a key is one addition.
 """
 
 from __future__ import annotations
@@ -10,36 +14,38 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.core.exposition import Histogram
+from holdfast.core.prometheus_text import Histogram
 
 if TYPE_CHECKING:
-    from holdfast.host.connection import Connection
-    from holdfast.host.session import Session
+    from holdfast.host.runtime.connection import Connection
+    from holdfast.host.session.session import Session
 
 
 class Totals(NamedTuple):
-    output: int = 0  # bytes that programs put out
-    rolled: int = 0  # bytes that no buffer has any more
-    skips: int = 0  # times that a viewer was shown the newest screen instead of what it had missed
+    output: int = 0  # bytes of output of programs
+    rolled: int = 0  # bytes that have left every buffer
+    skips: int = 0  # times that a viewer got the newest screen instead of the output it had missed
     typed: int = 0  # inputs of raw keys
-    untaken: int = 0  # those that were refused
+    untaken: int = 0  # refused inputs of raw keys
 
     def plus(self, other: Totals, sign: int = 1) -> Totals:
         return Totals(*(a + sign * b for a, b in zip(self, other, strict=True)))
 
 
-class Tally:
-    """One per host. It belongs to the loop; `spans` is also counted by the thread that exports them, under keys of its own."""
+class Counters:
+    """The counters of a host, used on the loop.
+
+    The thread that exports spans also counts in `spans`, under separate keys.
+    """
 
     def __init__(self) -> None:
         self.seizing, self.halting = Histogram(), Histogram()
         self.refusals: Counter[str] = Counter()  # requests that failed, by the name of the error
-        self.spans: Counter[str] = Counter()  # by what became of them
+        self.spans: Counter[str] = Counter()  # by outcome
         self.connections: set[Connection] = set()
         self.began = time.time()
-        self._before: dict[
-            Session, Totals
-        ] = {}  # of sessions that run: what was there before this host had them
+        # Running sessions, with the totals that existed before this host adopted the session.
+        self._before: dict[Session, Totals] = {}
         self._ended = Totals()
 
     def begin(self, session: Session) -> None:
@@ -51,7 +57,7 @@ class Tally:
             self._ended = self._ended.plus(_of(session)).plus(before, -1)
 
     def totals(self) -> Totals:
-        """Of all sessions, since this host began."""
+        """The totals of all sessions since this host began."""
         found = self._ended
         for session, before in self._before.items():
             found = found.plus(_of(session)).plus(before, -1)

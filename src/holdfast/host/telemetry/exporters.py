@@ -1,7 +1,9 @@
-"""What the host tells others about itself while it runs: numbers on a loopback port, traces to a collector. Both are off unless they are configured.
+"""Exports from a running host: metrics on a loopback port, traces to a collector.
 
-Neither may keep the host from starting or from anything else: a port that is taken is tried again, an extra that is not installed is said in the log and by `doctor`. What is wrong with
-the configuration itself is refused when that is read (home/config.py): an address that is not a loopback one never gets here.
+Both are off unless they are configured. Neither may keep the host from starting or working. If the
+port is taken, the host tries again later. If an extra is not installed, the log and `doctor` say
+so. home/config.py refuses a wrong configuration when it reads the file, so an address outside
+loopback never gets here.
 """
 
 from __future__ import annotations
@@ -11,19 +13,19 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Final
 
-from holdfast.host import metrics
+from holdfast.host.telemetry import metrics
 from holdfast.model import address
 from holdfast.model.errors import HoldfastError
 from holdfast.transport import accepting
 
 if TYPE_CHECKING:
-    from holdfast.home.config import Settings
+    from holdfast.home.settings import Settings
     from holdfast.host.engine import Engine
-    from holdfast.host.tally import Tally
-    from holdfast.host.traces import Traces
+    from holdfast.host.telemetry.counters import Counters
+    from holdfast.host.telemetry.traces import Traces
 
-PAGES_MAX: Final = 16  # at a time
-AGAIN_S, AGAIN_MAX_S = 1.0, 60.0  # until a port that is taken is tried again
+PAGES_MAX: Final = 16  # simultaneous readers of the metrics page
+AGAIN_S, AGAIN_MAX_S = 1.0, 60.0  # pauses before trying a taken port again
 log = logging.getLogger("holdfast.telemetry")
 
 
@@ -44,17 +46,18 @@ class Telemetry:
 
     async def _trace(self, where: str, names: bool) -> None:
         try:
-            traces = await asyncio.to_thread(_traces, where, self._engine.tally, names)
+            traces = await asyncio.to_thread(_traces, where, self._engine.counters, names)
         except HoldfastError as e:
             log.error("%s: %s", e.message, e.recover)
-        except Exception as e:  # what else a library may not like about its settings
+        except Exception as e:  # a library may reject its settings in other ways
             log.error("no traces: %s: %s", type(e).__name__, e)
         else:
-            self._traces, self._engine.door.on_over = traces, traces.over
+            self._traces = traces
+            self._engine.door.on_over.append(traces.over)
 
     async def _serve(self, host: str, port: int) -> None:
-        """Accepts by itself: asyncio's own server has no bound."""
-        from holdfast.core.exposition import TYPE
+        """Accepts connections up to PAGES_MAX: asyncio's own server has no limit."""
+        from holdfast.core.prometheus_text import TYPE
         from holdfast.transport.page import Page
 
         loop = asyncio.get_running_loop()
@@ -94,12 +97,8 @@ class Telemetry:
             except OSError as e:
                 sock.close()
                 if pause == AGAIN_S:
-                    log.error(
-                        "no metrics on %s:%d: %s; tried again until it is free",
-                        host,
-                        port,
-                        e.strerror,
-                    )
+                    why = f"no metrics on {host}:{port}: {e.strerror}"
+                    log.error("%s; tried again until it is free", why)
             await asyncio.sleep(pause)
             pause = min(2 * pause, AGAIN_MAX_S)
 
@@ -113,8 +112,8 @@ class Telemetry:
             self._traces.close()
 
 
-def _traces(where: str, tally: Tally, names: bool) -> Traces:
-    """In a thread: loading what it needs takes longer than anybody who types should wait."""
-    from holdfast.host.traces import to_collector
+def _traces(where: str, counters: Counters, names: bool) -> Traces:
+    """Runs in a thread: an operator who types must not wait while these libraries load."""
+    from holdfast.host.telemetry.traces import to_collector
 
-    return to_collector(where, tally, names)
+    return to_collector(where, counters, names)

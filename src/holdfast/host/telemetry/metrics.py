@@ -1,10 +1,12 @@
-"""The host's numbers as Prometheus reads them: how much and how long, never who or what.
+"""The host's numbers in the format of Prometheus: amounts and durations, no names or content.
 
-Labels are one of a few words: states, kinds of operators, kinds of clients (MODALITIES, everything else is `other`), kinds of acts, verdicts, names of events and errors. No name of a
-session, an operator, a device or a rule is in it, no text of a command, and nothing that a terminal shows. So whoever may look at the machine may read it, and a loopback port is enough
-to keep it (docs/operations.md lists every name).
+Every label has few possible values: states, kinds of operators, kinds of clients (MODALITIES, or
+`other`), kinds of acts, verdicts, names of events and errors. The page contains no name of a
+session, operator, device or rule, no text of a command and no content of a terminal. So every
+account of the machine may read the page, and a loopback port is enough protection
+(docs/reference/metrics.md lists every name).
 
-Everything is read when somebody asks; nothing here is done on the way of a key.
+The host reads all numbers when a request for the page comes. No work happens on the path of a key.
 """
 
 from __future__ import annotations
@@ -14,35 +16,74 @@ import os
 import platform
 import resource
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import __version__
-from holdfast.core import session as lifecycle
-from holdfast.core.events import EVENTS
-from holdfast.core.exposition import Family, by, one, render
-from holdfast.host.connection import Connection
+from holdfast.core.prometheus_text import Family, Histogram, Kind, by, one, render
+from holdfast.core.session import lifecycle
+from holdfast.core.session.events import EVENTS
 from holdfast.model.ids import OPERATOR_KINDS
 from holdfast.wire import frames
 from holdfast.wire.ring import HEADER_BYTES
 
 if TYPE_CHECKING:
     from holdfast.host.engine import Engine
-    from holdfast.host.ops import Ops
 
 MODALITIES: Final = ("cli", "web", "phone", "sdk", "mcp", "ssh", "chat", "service")
+LEFT: Final = ("lost", "detached", "switched", "ended")  # how a client left
+TAKEN: Final = ("write", "request", "grant", "hand", "seize")  # how the turn was taken
 OTHER: Final = "other"
-UNKNOWN: Final = "unknown"  # a session whose keeper does not answer
+UNKNOWN: Final = "unknown"  # the keeper of the session does not answer
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-
-
-async def metrics(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    found = families(ops.engine)
-    return (
-        {"families": [family.show() for family in found]}
-        if q["families"]
-        else {"text": render(found)}
-    )
+# Each family with its help. On the page every name begins with `holdfast_`.
+HELP: Final = {
+    "sessions": "Sessions that run, by state; unknown: their keeper does not answer.",
+    "sessions_ended_kept": "Ended sessions that are still listed.",
+    "keeper_links": "Keepers, by whether this host speaks to them.",
+    "output_bytes_total": "Bytes that programs have put out since this host began.",
+    "output_rolled_bytes_total": "Bytes of output that rolled off the sessions' bounded buffers.",
+    "rings_bytes": "Memory set aside for the output of sessions.",
+    "keepers_resident_bytes": "Memory that the keepers of sessions hold, without what runs in "
+    "them.",
+    "attached_clients": "Clients that are attached, by kind of operator, kind of client, and "
+    "whether they may write.",
+    "attached_operators": "Operators that are attached, each once, to however many sessions.",
+    "connections": "Connections to the host, by where they come from.",
+    "slow_viewers": "Attached clients that are behind and are not waited for.",
+    "viewer_skips_total": "Times that a client was shown the newest screen instead of what it "
+    "had missed.",
+    "clients_left_total": "Clients that left a session, by how.",
+    "key_inputs_total": "Inputs of raw keys, by verdict.",
+    "acts_total": "Discrete acts that came to their end, by kind and verdict.",
+    "request_errors_total": "Requests that failed, by the name of the error.",
+    "gate_decisions_total": "Decisions of the gate, by kind of act and verdict.",
+    "gate_seconds": "How long the gate took for a discrete act, approvals not included.",
+    "approvals_waiting": "Acts that wait for somebody's decision.",
+    "turn_moves_total": "Times that the turn was taken, by how.",
+    "seize_seconds": "From a request to seize until what the old holder had on its way was "
+    "discarded.",
+    "halt_seconds": "From a request to halt until every process stood still.",
+    "record_entries_total": "Entries of the record that were made durable.",
+    "record_write_seconds": "From a group of entries until it was durable.",
+    "record_queue_entries": "Entries that wait to be written.",
+    "record_failing": "1 while the disk does not take the record.",
+    "store_commit_seconds": "How long the disk took to make a group of changes durable.",
+    "store_failures_total": "Changes that the disk did not take.",
+    "events_total": "Events, by name.",
+    "process_events_told": "1 if the kernel tells of every new process; 0: they are looked for "
+    "now and then.",
+    "process_events_total": "Messages of the kernel about processes.",
+    "process_events_lost_total": "Times that some of them were lost, and all sessions were "
+    "looked at.",
+    "trace_spans_total": "Spans of acts, by what became of them; none where traces are off.",
+    "host_term": "Which host of this home this is: one more with every start.",
+    "host_start_time_seconds": "When it began, in seconds since 1970.",
+    "host_cpu_seconds_total": "Processor time of the host.",
+    "host_resident_bytes": "Memory that the host holds.",
+    "host_open_fds": "Descriptors that the host has open.",
+    "build_info": "Always 1; what runs here.",
+}
 
 
 def text(engine: Engine) -> str:
@@ -54,12 +95,27 @@ def families(engine: Engine) -> list[Family]:
 
 
 def modality(name: str) -> str:
-    """One of a few: a client says of itself what it is."""
+    """Limits the label to known values: a client chooses its modality freely."""
     return name if name in MODALITIES else OTHER
 
 
 def kind(name: str) -> str:
     return name if name in OPERATOR_KINDS else OTHER
+
+
+def _family(name: str, value: float | Mapping[Any, float] | Histogram, *labels: str) -> Family:
+    """A family of the kind that the name and the value imply. A mapping has a key per label."""
+    help, name = HELP[name], f"holdfast_{name}"
+    if isinstance(value, Histogram):
+        return Family(name, "histogram", help, value)
+    kind: Kind = "counter" if name.endswith("_total") else "gauge"
+    if isinstance(value, Mapping):
+        return by(name, kind, help, labels, value)
+    return one(name, kind, help, value)
+
+
+def _by_how(engine: Engine, name: str, event: str, hows: Iterable[str]) -> Family:
+    return _family(name, {how: engine.events.hows[event, how] for how in hows}, "how")
 
 
 def _sessions(engine: Engine) -> Iterator[Family]:
@@ -69,54 +125,16 @@ def _sessions(engine: Engine) -> Iterator[Family]:
     )
     states.update(s.state for s in running)
     states[UNKNOWN] += len(engine.unreachable)
-    totals = engine.tally.totals()
-    yield by(
-        "holdfast_sessions",
-        "gauge",
-        "Sessions that run, by state; unknown: their keeper does not answer.",
-        ("state",),
-        states,
-    )
-    yield one(
-        "holdfast_sessions_ended_kept",
-        "gauge",
-        "Ended sessions that are still listed.",
-        len(engine.ended),
-    )
-    yield by(
-        "holdfast_keeper_links",
-        "gauge",
-        "Keepers, by whether this host speaks to them.",
-        ("state",),
-        {
-            "connected": sum(not s.link.closed for s in running),
-            "unreachable": len(engine.unreachable),
-        },
-    )
-    yield one(
-        "holdfast_output_bytes_total",
-        "counter",
-        "Bytes that programs have put out since this host began.",
-        totals.output,
-    )
-    yield one(
-        "holdfast_output_rolled_bytes_total",
-        "counter",
-        "Bytes of output that rolled off the sessions' bounded buffers.",
-        totals.rolled,
-    )
-    yield one(
-        "holdfast_rings_bytes",
-        "gauge",
-        "Memory set aside for the output of sessions.",
-        sum(s.ring.size + HEADER_BYTES for s in running),
-    )
-    yield one(
-        "holdfast_keepers_resident_bytes",
-        "gauge",
-        "Memory that the keepers of sessions hold, without what runs in them.",
-        sum(_resident(s.keeper_pid) for s in running),
-    )
+    totals = engine.counters.totals()
+    yield _family("sessions", states, "state")
+    yield _family("sessions_ended_kept", len(engine.ended))
+    connected = sum(not s.link.closed for s in running)
+    links = {"connected": connected, "unreachable": len(engine.unreachable)}
+    yield _family("keeper_links", links, "state")
+    yield _family("output_bytes_total", totals.output)
+    yield _family("output_rolled_bytes_total", totals.rolled)
+    yield _family("rings_bytes", sum(s.ring.size + HEADER_BYTES for s in running))
+    yield _family("keepers_resident_bytes", sum(_resident(s.keeper_pid) for s in running))
 
 
 def _clients(engine: Engine) -> Iterator[Family]:
@@ -128,235 +146,76 @@ def _clients(engine: Engine) -> Iterator[Family]:
         (kind(v.conn.kind), modality(v.conn.modality), "observe" if v.observe else "write")
         for v in viewers
     )
-    yield by(
-        "holdfast_attached_clients",
-        "gauge",
-        "Clients that are attached, by kind of operator, kind of client, and whether they may write.",
-        ("kind", "modality", "mode"),
-        attached,
-    )
-    yield one(
-        "holdfast_attached_operators",
-        "gauge",
-        "Operators that are attached, each once, to however many sessions.",
-        len({v.conn.operator for v in viewers}),
-    )
-    yield by(
-        "holdfast_connections",
-        "gauge",
-        "Connections to the host, by where they come from.",
-        ("way",),
-        {
-            "local": sum(not c.channel for c in engine.tally.connections),
-            "relay": sum(bool(c.channel) for c in engine.tally.connections),
-        },
-    )
-    yield one(
-        "holdfast_slow_viewers",
-        "gauge",
-        "Attached clients that are behind and are not waited for.",
-        sum(v.lagging for v in viewers),
-    )
-    yield one(
-        "holdfast_viewer_skips_total",
-        "counter",
-        "Times that a client was shown the newest screen instead of what it had missed.",
-        engine.tally.totals().skips,
-    )
-    yield by(
-        "holdfast_clients_left_total",
-        "counter",
-        "Clients that left a session, by how.",
-        ("how",),
-        {
-            how: engine.events.hows["client.left", how]
-            for how in ("lost", "detached", "switched", "ended")
-        },
-    )
+    yield _family("attached_clients", attached, "kind", "modality", "mode")
+    yield _family("attached_operators", len({v.conn.operator for v in viewers}))
+    connections = engine.counters.connections
+    relayed = sum(bool(c.channel) for c in connections)
+    yield _family("connections", {"local": len(connections) - relayed, "relay": relayed}, "way")
+    yield _family("slow_viewers", sum(v.lagging for v in viewers))
+    yield _family("viewer_skips_total", engine.counters.totals().skips)
+    yield _by_how(engine, "clients_left_total", "client.left", LEFT)
 
 
 def _acts(engine: Engine) -> Iterator[Family]:
-    totals = engine.tally.totals()
-    yield by(
-        "holdfast_key_inputs_total",
-        "counter",
-        "Inputs of raw keys, by verdict.",
-        ("verdict",),
-        {"applied": totals.typed, "refused": totals.untaken},
+    totals = engine.counters.totals()
+    yield _family(
+        "key_inputs_total", {"applied": totals.typed, "refused": totals.untaken}, "verdict"
     )
-    yield by(
-        "holdfast_acts_total",
-        "counter",
-        "Discrete acts that came to their end, by kind and verdict.",
-        ("kind", "verdict"),
-        engine.door.verdicts,
+    yield _family("acts_total", engine.door.verdicts, "kind", "verdict")
+    yield _family("request_errors_total", engine.counters.refusals, "error")
+    yield _family("gate_decisions_total", engine.gate.decisions, "act", "verdict")
+    yield _family("gate_seconds", engine.gate.took)
+    yield _family(
+        "approvals_waiting",
+        sum(p.state == "waiting" for p in engine.held_acts.approvals.open.values()),
     )
-    yield by(
-        "holdfast_request_errors_total",
-        "counter",
-        "Requests that failed, by the name of the error.",
-        ("error",),
-        engine.tally.refusals,
-    )
-    yield by(
-        "holdfast_gate_decisions_total",
-        "counter",
-        "Decisions of the gate, by kind of act and verdict.",
-        ("act", "verdict"),
-        engine.gate.decisions,
-    )
-    yield Family(
-        "holdfast_gate_seconds",
-        "histogram",
-        "How long the gate took for a discrete act, approvals not included.",
-        engine.gate.took,
-    )
-    yield one(
-        "holdfast_approvals_waiting",
-        "gauge",
-        "Acts that wait for somebody's decision.",
-        sum(p.state == "waiting" for p in engine.desk.approvals.open.values()),
-    )
-    yield by(
-        "holdfast_turn_moves_total",
-        "counter",
-        "Times that the turn was taken, by how.",
-        ("how",),
-        {
-            how: engine.events.hows["turn.taken", how]
-            for how in ("write", "request", "grant", "hand", "seize")
-        },
-    )
-    yield Family(
-        "holdfast_seize_seconds",
-        "histogram",
-        "From a request to seize until what the old holder had on its way was discarded.",
-        engine.tally.seizing,
-    )
-    yield Family(
-        "holdfast_halt_seconds",
-        "histogram",
-        "From a request to halt until every process stood still.",
-        engine.tally.halting,
-    )
+    yield _by_how(engine, "turn_moves_total", "turn.taken", TAKEN)
+    yield _family("seize_seconds", engine.counters.seizing)
+    yield _family("halt_seconds", engine.counters.halting)
 
 
 def _machine(engine: Engine) -> Iterator[Family]:
-    writer, told = engine.journal.writer, engine.kin.events
-    yield one(
-        "holdfast_record_entries_total",
-        "counter",
-        "Entries of the record that were made durable.",
-        writer.entries,
-    )
-    yield Family(
-        "holdfast_record_write_seconds",
-        "histogram",
-        "From a group of entries until it was durable.",
-        writer.took,
-    )
-    yield one(
-        "holdfast_record_queue_entries", "gauge", "Entries that wait to be written.", writer.waiting
-    )
-    yield one(
-        "holdfast_record_failing",
-        "gauge",
-        "1 while the disk does not take the record.",
-        int(writer.failing),
-    )
-    yield Family(
-        "holdfast_store_commit_seconds",
-        "histogram",
-        "How long the disk took to make a group of changes durable.",
-        engine.store.took,
-    )
-    yield one(
-        "holdfast_store_failures_total",
-        "counter",
-        "Changes that the disk did not take.",
-        engine.store.failures,
-    )
-    yield by(
-        "holdfast_events_total",
-        "counter",
-        "Events, by name.",
-        ("event",),
+    writer = engine.journal.writer
+    yield _family("record_entries_total", writer.entries)
+    yield _family("record_write_seconds", writer.took)
+    yield _family("record_queue_entries", writer.waiting)
+    yield _family("record_failing", int(writer.failing))
+    yield _family("store_commit_seconds", engine.store.took)
+    yield _family("store_failures_total", engine.store.failures)
+    yield _family(
+        "events_total",
         {
             name: engine.events.counters[name]
             for name, event in EVENTS.items()
             if not event.planned or engine.events.counters[name]
         },
+        "event",
     )
-    yield one(
-        "holdfast_process_events_told",
-        "gauge",
-        "1 if the kernel tells of every new process; 0: they are looked for now and then.",
-        int(engine.kin.told),
-    )
-    yield one(
-        "holdfast_process_events_total",
-        "counter",
-        "Messages of the kernel about processes of this machine.",
-        told.heard if told is not None else 0,
-    )
-    yield one(
-        "holdfast_process_events_lost_total",
-        "counter",
-        "Times that some of them were lost, and all sessions were looked at.",
-        told.lost if told is not None else 0,
-    )
-    yield by(
-        "holdfast_trace_spans_total",
-        "counter",
-        "Spans of acts, by what became of them; none where traces are off.",
-        ("result",),
-        dict(engine.tally.spans),
-    )  # at once: the thread that exports may add a word
-    yield one(
-        "holdfast_host_term",
-        "gauge",
-        "Which host of this home this is: one more with every start.",
-        engine.term,
-    )
-    yield one(
-        "holdfast_host_start_time_seconds",
-        "gauge",
-        "When it began, in seconds since 1970.",
-        engine.tally.began,
-    )
+    yield _family("process_events_told", int(engine.lineages.told))
+    yield _family("process_events_total", engine.lineages.heard)
+    yield _family("process_events_lost_total", engine.lineages.lost)
+    # A copy, because the exporting thread may add a key.
+    yield _family("trace_spans_total", dict(engine.counters.spans), "result")
+    yield _family("host_term", engine.term)
+    yield _family("host_start_time_seconds", engine.counters.began)
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    yield one(
-        "holdfast_host_cpu_seconds_total",
-        "counter",
-        "Processor time of the host.",
-        round(usage.ru_utime + usage.ru_stime, 3),
-    )
-    yield one(
-        "holdfast_host_resident_bytes",
-        "gauge",
-        "Memory that the host holds.",
-        _resident(os.getpid()),
-    )
-    yield one("holdfast_host_open_fds", "gauge", "Descriptors that the host has open.", _open_fds())
-    yield by(
-        "holdfast_build_info",
-        "gauge",
-        "Always 1; what runs here.",
-        ("version", "python", "wire"),
-        {(__version__, platform.python_version(), str(frames.VERSION)): 1},
-    )
+    yield _family("host_cpu_seconds_total", round(usage.ru_utime + usage.ru_stime, 3))
+    yield _family("host_resident_bytes", _resident(os.getpid()))
+    yield _family("host_open_fds", _open_fds())
+    build = (__version__, platform.python_version(), str(frames.VERSION))
+    yield _family("build_info", {build: 1}, "version", "python", "wire")
 
 
 def _open_fds() -> int:
-    """All that it may have, if there is none left to look with."""
+    """The number of open descriptors; the limit, if no descriptor is left to count them with."""
     try:
-        return len(os.listdir("/proc/self/fd")) - 1  # the one it is read by
+        return len(os.listdir("/proc/self/fd")) - 1  # without the descriptor of this directory
     except OSError:
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def _resident(pid: int) -> int:
-    """0 if it is gone."""
+    """The resident bytes of a process; 0 if the process is gone."""
     with (
         contextlib.suppress(OSError, ValueError, IndexError),
         open(f"/proc/{pid}/statm", encoding="ascii") as file,

@@ -1,11 +1,18 @@
-"""Traces of acts for OpenTelemetry: one span for each discrete act, from when it came to the door until it was over, with what it went through as children (gate, record, effect).
+"""Traces of acts for OpenTelemetry.
 
-Off unless it is configured (`telemetry.otlp`), and then it needs the extra [otel]. The loop only writes down what a span needs and puts it into a bounded queue; spans are made and sent by
-a thread of their own. A collector that is dead, slow or wrong costs the spans and a counter (`holdfast_trace_spans_total`), never an act: a full queue drops what comes. Nothing wakes up
-while nothing is done. The library's own batching was rejected: it wakes every few seconds for ever, and starts a thread in every child that this process forks.
+Each discrete act has a span, from arrival at the door until the end of the act. Its child spans
+are the steps: gate, record, effect.
 
-A span names the session by its id, the act by its numbers, kind and verdict, the actor by kind. It has no text of a command and nothing that a terminal shows; names of people and sessions
-only if `telemetry.names` says so. Keys have no spans: they are counted.
+Traces are off unless `telemetry.otlp` is configured, and then need the extra [otel]. The loop only
+notes the data of a span in a bounded queue. A separate thread makes and sends the spans. A dead,
+slow or wrong collector costs spans and a counter (`holdfast_trace_spans_total`), never an act: a
+full queue drops new spans. The thread sleeps while no act happens. We rejected the library's own
+batching: it wakes every few seconds for ever, and starts a thread in every child that this process
+forks.
+
+A span names the session by id, the act by numbers, kind and verdict, and the actor by kind. A span
+contains no text of a command and no content of a terminal. Names of people and sessions appear only
+if `telemetry.names` says so. Keys have no spans; the host only counts them.
 """
 
 from __future__ import annotations
@@ -17,40 +24,40 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast import __version__
-from holdfast.host.door import Act
-from holdfast.host.metrics import kind, modality
-from holdfast.host.tally import Tally
+from holdfast.host.acts.door import Act
+from holdfast.host.telemetry.counters import Counters
+from holdfast.host.telemetry.metrics import kind, modality
 from holdfast.model.errors import Impossible
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, Tracer
     from opentelemetry.sdk.trace.export import SpanExporter
 
-QUEUE_ACTS: Final = 1024  # that wait to be sent
+QUEUE_ACTS: Final = 1024  # limit of unsent acts
 BATCH_ACTS: Final = 128  # sent together
-GATHER_S: Final = 1.0  # for others that come, before a batch is sent
-SEND_S: Final = 5.0  # for one batch, retries included
-CLOSE_S: Final = 0.5  # for what still waits when the host goes
+GATHER_S: Final = 1.0  # wait for more acts before sending a batch
+SEND_S: Final = 5.0  # for each batch, retries included
+CLOSE_S: Final = 0.5  # for the queued acts when the host stops
 ENVIRONMENT: Final = "environment"
 PATH: Final = "/v1/traces"
 log = logging.getLogger("holdfast.traces")
 
 
 class Done(NamedTuple):
-    """An act that is over, as its span will tell it."""
+    """A finished act, with the data for its span."""
 
     kind: str
-    began: int  # nanoseconds since 1970, as the rest
+    began: int  # nanoseconds since 1970, like the other times
     ended: int
     phases: tuple[tuple[str, int, int], ...]
     facts: dict[str, str | int]
 
 
 class Traces:
-    """One per host, if it is on."""
+    """The traces of a host that has them configured."""
 
-    def __init__(self, exporter: SpanExporter, tally: Tally, names: bool = False) -> None:
-        self._exporter, self._tally, self._names = exporter, tally, names
+    def __init__(self, exporter: SpanExporter, counters: Counters, names: bool = False) -> None:
+        self._exporter, self._counters, self._names = exporter, counters, names
         self._queue: deque[Done] = deque()
         self._woken, self._closing = threading.Event(), threading.Event()
         self._failing = False
@@ -67,7 +74,7 @@ class Traces:
         if act.written is not None or verdict == "applied":
             phases += (("effect", max((end for _, _, end in phases), default=act.began), ended),)
         if len(self._queue) >= QUEUE_ACTS:
-            self._tally.spans["dropped"] += 1 + len(phases)
+            self._counters.spans["dropped"] += 1 + len(phases)
             return
         facts: dict[str, str | int] = {
             "holdfast.session.id": act.session.id,
@@ -92,12 +99,12 @@ class Traces:
         self._woken.set()
 
     def close(self) -> None:
-        """What waits is sent if the collector takes it at once."""
+        """Sends the queued spans, if the collector takes them at once."""
         self._closing.set()
         self._woken.set()
         self._thread.join(CLOSE_S)
 
-    # ------------------------------------------------------------ in its thread
+    # ------------------------------------------------------------ in the exporting thread
 
     def _work(self) -> None:
         while not self._closing.is_set() or self._queue:
@@ -115,16 +122,17 @@ class Traces:
             for done in batch:
                 self._make(done)
             count, taken, why = len(self._gathered), self._export(), ""
-        except Exception as e:  # whatever a library does wrong is no reason to end this thread
+        except Exception as e:  # an error of a library must not end this thread
             count, taken, why = len(self._gathered), False, f": {type(e).__name__}"
         self._gathered.clear()
-        self._tally.spans["exported" if taken else "failed"] += count
+        self._counters.spans["exported" if taken else "failed"] += count
         if taken is self._failing:
             self._failing = not taken
             log.warning(
                 "the collector takes traces again"
                 if taken
-                else f"the collector does not take traces{why}; they are dropped, and counted as failed"
+                else f"the collector does not take traces{why}; "
+                "they are dropped, and counted as failed"
             )
 
     def _export(self) -> bool:
@@ -151,7 +159,7 @@ class Traces:
 
 
 def _tracer(gathered: list[ReadableSpan]) -> Tracer:
-    """Whose ended spans are put into that list, by the thread that ends them."""
+    """A tracer that appends ended spans to `gathered`, in the thread that ends the span."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import SpanProcessor, Tracer, TracerProvider
 
@@ -170,12 +178,14 @@ def _tracer(gathered: list[ReadableSpan]) -> Tracer:
     return made
 
 
-def to_collector(where: str, tally: Tally, names: bool) -> Traces:
-    """To that address, or to where the standard OTEL_* variables say. Impossible: the extra is not installed."""
+def to_collector(where: str, counters: Counters, names: bool) -> Traces:
+    """Sends traces to `where`, or to the address in the standard OTEL_* variables.
+
+    Raises Impossible if the extra is not installed.
+    """
+    # Every failed batch would fill the log; this module reports the first failure only.
     for noisy in ("opentelemetry", "urllib3", "requests"):
-        logging.getLogger(noisy).setLevel(
-            logging.CRITICAL
-        )  # each batch that fails would fill the log; it is said once
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as e:
@@ -186,6 +196,6 @@ def to_collector(where: str, tally: Tally, names: bool) -> Traces:
         OTLPSpanExporter(
             endpoint=None if where == ENVIRONMENT else where.rstrip("/") + PATH, timeout=SEND_S
         ),
-        tally,
+        counters,
         names,
     )
