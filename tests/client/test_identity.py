@@ -1,4 +1,4 @@
-"""Whose key a client uses: the first is made when it is needed, also when several clients need it at the same moment."""
+"""The key of a client: made on demand, once even when several clients start at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_first_identity_is_made_when_it_is_needed_and_a_second_only_when_ask
         identity(home, "bob")
 
 
-def test_where_there_was_no_host_yet_who_joined_another_machine_is_not_the_first(
+def test_an_identity_that_joined_another_machine_is_not_the_first_of_this_home(
     home: Home,
 ) -> None:
     keys.make(home, "ann", "human", 0)

@@ -1,114 +1,41 @@
-"""A client's connection against a host that misbehaves in every way: typed errors, repeats only where that is safe."""
+"""A client's connection to a misbehaving host: typed errors, repeats only where they are safe."""
 
 from __future__ import annotations
 
+import json
 import os
-import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.client import link as links
-from holdfast.client.link import HostGone, Link
+from holdfast.client.gone import HostGone
+from holdfast.client.link import Link
+from holdfast.core.contract.table import OPERATIONS
 from holdfast.home import Home
-from holdfast.model import signing
-from holdfast.model.errors import Busy, Lost, PeerFault, TimedOut, Unavailable, Usage
+from holdfast.model.errors import Busy, OutcomeUnknown, PeerFault, TimedOut, Unavailable, Usage
 from holdfast.model.limits import REQUEST_BYTES
-from holdfast.wire import frames, hello
+from holdfast.wire import frames
+from tests.support.peers.scripted_host import Peer, host
 
-WELCOME = {"version": frames.VERSION, "host": "h", "home": "/h", "pid": 1, "release": "0"}
 FIELDS: dict[str, dict[str, Any]] = {  # of acts, which are signed over them
     "run": {"session": "s", "text": "ls"},
     "send": {"session": "s", "text": "ls"},
     "end": {"session": "s"},
     "seize": {"session": "s"},
     "rename": {"session": "s", "name": "n"},
+    "signal": {"session": "s", "pid": 1, "signal": "TERM"},
+    "files.ls": {"session": "x"},
+    "files.stat": {"session": "x", "path": "a"},
+    "files.get": {"session": "x", "path": "a"},
+    "files.search": {"session": "x", "pattern": "*"},
+    "files.put": {"session": "x", "path": "a"},
+    "files.rm": {"session": "x", "path": "a"},
+    "files.mv": {"session": "x", "path": "a", "to": "b"},
 }
-
-
-class Peer:
-    """One accepted connection on the host's side."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.splitter = frames.Splitter(frames.FROM_CLIENT, REQUEST_BYTES)
-        self.ready: list[tuple[int, bytes]] = []
-
-    def next(self) -> tuple[int, bytes]:
-        while not self.ready:
-            data = self.sock.recv(1 << 16)
-            if not data:
-                raise EOFError
-            self.ready.extend(self.splitter.feed(data))
-        return self.ready.pop(0)
-
-    def welcome(self) -> None:
-        kind, payload = self.next()
-        words = frames.read_json(payload)
-        assert kind == frames.HELLO and words["operator"] == "ann"
-        challenge = {"version": frames.VERSION, "machine": "m", "nonce": "n"}
-        self.sock.sendall(frames.pack_json(frames.CHALLENGE, challenge))
-        kind, payload = self.next()
-        signature = bytes.fromhex(frames.read_json(payload)["signature"])
-        assert kind == frames.PROOF and signing.verify(
-            signing.read(words["key"]), hello.DOMAIN, hello.statement(words, challenge), signature
-        )
-        place = {"place": {"id": "s", "epoch": 1, "seen": None}} if "about" in words else {}
-        self.sock.sendall(frames.pack_json(frames.WELCOME, {**WELCOME, **place}))
-
-    def request(self) -> tuple[int, dict[str, Any]]:
-        kind, payload = self.next()
-        assert kind == frames.REQUEST
-        return frames.read_request(payload)
-
-
-@contextmanager
-def host(tmp_path: Path, *plays: Callable[[Peer], None]) -> Iterator[Link]:
-    """A host that plays its parts, one per connection; the last one stays for all further connections."""
-    home = Home(str(tmp_path), str(tmp_path / "config.toml"), True)
-    os.chmod(tmp_path, 0o700)
-    os.makedirs(home.run, mode=0o700, exist_ok=True)
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(home.host_socket)
-    listener.listen(64)
-    failures: list[BaseException] = []
-    kept: list[socket.socket] = []
-
-    def serve() -> None:
-        number = 0
-        while True:
-            try:
-                sock, _ = listener.accept()
-            except OSError:
-                return
-            play = plays[min(number, len(plays) - 1)]
-            number += 1
-            try:
-                play(Peer(sock))
-                sock.close()
-            except (EOFError, ConnectionError):
-                sock.close()
-            except BaseException as e:
-                failures.append(e)
-                sock.close()
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    link = Link(home, "ann", autostart=False)
-    try:
-        yield link
-    finally:
-        link.close()
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(120)
-        for sock in kept:
-            sock.close()
-    assert not failures, failures
 
 
 def answer(body: dict[str, Any], ok: bool = True) -> Callable[[Peer], None]:
@@ -146,16 +73,130 @@ def test_no_host_is_unavailable(tmp_path: Path) -> None:
     assert "holdfast up" in refused.value.recover
 
 
-@pytest.mark.parametrize("op", sorted(links.REPEATABLE))
-def test_s4_what_is_safe_is_asked_again(tmp_path: Path, op: str) -> None:
+@pytest.mark.parametrize("op", sorted(row.name for row in OPERATIONS.values() if row.repeatable))
+def test_s4_requests_that_are_safe_to_repeat_are_repeated(tmp_path: Path, op: str) -> None:
     with host(tmp_path, dies_after_request, dies_after_request, answer({"again": True})) as link:
         assert link.request(op, **FIELDS.get(op, {})) == {"again": True}
 
 
-def test_what_is_not_safe_to_repeat_is_lost_and_says_so(tmp_path: Path) -> None:
-    with host(tmp_path, dies_after_request) as link, pytest.raises(Lost, match="not known") as lost:
-        link.request("forget", session="x")
-    assert lost.value.retry_safe is False
+CHANGES = sorted(
+    row.name for row in OPERATIONS.values() if not row.harmless and row.name not in ("down", "turn")
+)
+
+
+@pytest.mark.parametrize("op", CHANGES)
+def test_a9_an_act_that_was_sent_and_not_answered_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
+    monkeypatch.setattr(links, "CONNECT_WAIT_S", 0.2)
+    with host(tmp_path, dies_after_request) as link, pytest.raises(OutcomeUnknown) as unknown:
+        link.request(op, **FIELDS.get(op, {"session": "x"}))
+    error = unknown.value
+    assert (error.name, error.exit_code, error.retry_safe) == ("outcome_unknown", 8, False)
+    assert "look first" in error.recover and "same --once KEY" in error.recover
+
+
+def test_a9_an_act_is_unknown_also_if_the_host_stays_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host died right after it got the act, and does not return in time."""
+    monkeypatch.setattr(links, "CONNECT_WAIT_S", 0.2)
+
+    def last(peer: Peer) -> None:
+        peer.welcome()
+        peer.request()
+        os.unlink(tmp_path / "run/host.sock")
+
+    with host(tmp_path, last) as link, pytest.raises(OutcomeUnknown, match="not running"):
+        link.request("send", **FIELDS["send"])
+
+
+@pytest.mark.parametrize("reason", ["admission", "protocol", "gone"])
+def test_a9_a_farewell_is_no_answer_to_an_act(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setattr(links, "CONNECT_WAIT_S", 0.2)
+
+    def play(peer: Peer) -> None:
+        peer.welcome()
+        peer.request()
+        peer.sock.sendall(frames.pack_json(frames.BYE, {"reason": reason, "message": "because"}))
+
+    with host(tmp_path, play) as link, pytest.raises(OutcomeUnknown, match="because"):
+        link.request("send", **FIELDS["send"])
+
+
+def test_a9_an_act_that_is_not_answered_in_time_is_unknown(tmp_path: Path) -> None:
+    release = threading.Event()
+
+    def play(peer: Peer) -> None:
+        peer.welcome()
+        peer.request()
+        release.wait(120)
+
+    with host(tmp_path, play) as link:
+        with pytest.raises(OutcomeUnknown):
+            link.request("send", wait_s=0.2, **FIELDS["send"])
+        release.set()
+
+
+@pytest.mark.parametrize("op", ["send", "forget", "approve"])
+def test_a9_an_act_that_was_never_sent_is_safe_to_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
+    monkeypatch.setattr(links, "CONNECT_WAIT_S", 0.2)
+    with host(tmp_path, lambda peer: None) as link, pytest.raises(HostGone) as gone:
+        link.request(op, **FIELDS.get(op, {"session": "x"}))
+    assert gone.value.retry_safe is True
+
+
+def test_a9_an_act_that_found_the_connection_dead_is_sent_again(tmp_path: Path) -> None:
+    """The host died between two requests: nothing was sent, so nothing is unknown."""
+    with host(tmp_path, answer({}), answer({"done": 1})) as link:
+        link.request("ping")
+        link.sock.shutdown(2)  # type: ignore[union-attr]
+        assert link.request("forget", session="x") == {"done": 1}
+
+
+def test_a9_each_act_of_a_command_has_its_own_key_by_place(tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def play(peer: Peer) -> None:
+        peer.welcome()
+        while True:
+            number, body = peer.request()
+            asked.append(body)
+            reply = {"id": "s", "epoch": 1, "seen": None} if body["op"] == "place" else {}
+            peer.sock.sendall(frames.reply(number, reply))
+
+    with host(tmp_path, play) as link:
+        link.once = "k"
+        for op, fields in (
+            ("send", FIELDS["send"]),
+            ("ls", {}),
+            ("forget", {"session": "x"}),
+            ("forget", {"session": "y"}),
+            ("new", {"name": "x"}),
+        ):
+            link.request(op, **fields)
+    keyed = [(a["op"], a.get("once")) for a in asked if a["op"] not in ("place", "ls")]
+    assert keyed == [("send", "k"), ("forget", "k"), ("forget", "k/2"), ("new", "k/3")]
+    assert all("once" not in a for a in asked if a["op"] in ("place", "ls"))
+    assert "token" not in asked[-1]  # another process must be able to repeat it
+    said = json.loads(asked[0]["signed"]["statement"])
+    assert said["once"] == "k"
+
+
+@pytest.mark.parametrize(
+    "op", [*sorted(row.name for row in OPERATIONS.values() if row.harmless), "turn"]
+)
+def test_a9_a_read_is_never_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
+    monkeypatch.setattr(links, "CONNECT_WAIT_S", 0.2)
+    with host(tmp_path, dies_after_request) as link, pytest.raises(HostGone) as gone:
+        link.request(op, **FIELDS.get(op, {}))
+    assert gone.value.retry_safe is True
 
 
 def test_a_host_that_dies_before_the_request_costs_nothing(tmp_path: Path) -> None:

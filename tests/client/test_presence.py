@@ -1,4 +1,7 @@
-"""Waiting for a machine at its relay: told at once when it is back; and whatever a relay says, it costs time at most."""
+"""Waiting for a machine at its relay: told at once when the machine is back.
+
+Wrong words of a relay cost at most time.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,18 @@ import pytest
 
 from holdfast.client import presence
 from holdfast.client.presence import Watching
-from holdfast.core import route as routes
+from holdfast.core.sealed import route as routes
 from holdfast.home.machines import Machine, Way
 from holdfast.model import signing
-from holdfast.testing.relays import WAIT_S, RelayProcess, host
+from tests.support.relays import WAIT_S, RelayProcess, host, watches
 
-LONG_S = 3600.0  # longer than any test: what comes sooner was said
+LONG_S = 3600.0  # longer than any test: an earlier end was announced
 
 
 @pytest.fixture
 def relay(tmp_path: Path) -> Iterator[RelayProcess]:
     with RelayProcess(str(tmp_path / "relay"), "--metrics", "127.0.0.1:0") as made:
         yield made
-
-
-def watches(relay: RelayProcess) -> int:
-    page = relay.get("/metrics", f"Host: {relay.urls['metrics'][7:]}", url=relay.urls["metrics"])[1]
-    return int(page.split("\nholdfast_relay_watches ")[1].split()[0])
 
 
 def machine(relay: RelayProcess, secret: bytes, pass_: bytes) -> Machine:
@@ -38,7 +36,9 @@ def machine(relay: RelayProcess, secret: bytes, pass_: bytes) -> Machine:
     )
 
 
-def test_t3_who_waits_is_told_when_the_machine_is_back_and_not_before(relay: RelayProcess) -> None:
+def test_t3_a_waiting_client_is_told_when_the_machine_is_back_and_not_before(
+    relay: RelayProcess,
+) -> None:
     async def body() -> None:
         token = relay.token()
         async with host(relay.url, token) as first:
@@ -62,7 +62,7 @@ def test_t3_who_waits_is_told_when_the_machine_is_back_and_not_before(relay: Rel
     asyncio.run(asyncio.wait_for(body(), 5 * WAIT_S))
 
 
-def test_who_does_not_wait_any_more_is_gone_at_once(relay: RelayProcess) -> None:
+def test_a_cancelled_wait_ends_at_once(relay: RelayProcess) -> None:
     secret = signing.generate()
     watching = Watching(machine(relay, secret, bytes(32)), LONG_S)
     waits = threading.Thread(target=watching.wait, daemon=True)

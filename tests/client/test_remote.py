@@ -1,4 +1,4 @@
-"""The line to another machine: what was said before its end is handed on, however it comes in (T3)."""
+"""The line to another machine: data before the end is handed on, in any pieces (T3)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from holdfast.client.remote import STREAM, Line
-from holdfast.core import channel
-from holdfast.core.tunnel import Tunnel
+from holdfast.core.sealed import channel
+from holdfast.core.sealed.tunnel import Tunnel
 from holdfast.model.agreement import public
 from holdfast.wire import outer
 
@@ -17,7 +17,7 @@ ROUTE, HOST, CLIENT = bytes(16), bytes(range(32)), bytes(range(1, 33))
 
 
 class Nowhere:
-    """Takes what is sent to a relay."""
+    """Takes the frames for a relay."""
 
     pending = 0
 

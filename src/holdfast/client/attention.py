@@ -1,41 +1,42 @@
-"""What sessions wait for, followed for as long as somebody wants to know: for every face that tells people (command line, chats, pages).
+"""Follow which sessions wait for a person, for every face: command line, chats, web pages.
 
-The host tells what is now, then what changes; it may die, be upgraded or be out of reach meanwhile. Then what was told of its sessions is not known any more, and is said to be unknown
-as soon as the first seconds of haste have not brought it back; the way back is looked for with growing pauses, however long it takes, and whatever is still as it was told is not told again. Names are meant as they were at the beginning: another session
-that gets the same name later is another one.
+The host reports the present state, then every change. While the host is dead, being upgraded or
+unreachable, the state of the sessions is unknown. This module reports that if the outage lasts
+(client/following.py). After the return, a state that did not change is not reported again. Session
+names are resolved once at the start: a later session with the same name is a different session.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from holdfast.client.link import HostGone, Link
-from holdfast.core.noticing import OVER, Notice, news
-from holdfast.core.patience import Patience
-from holdfast.model.errors import TimedOut, Unavailable
-from holdfast.model.limits import RECONNECT_FIRST_S, REMOTE_AGAIN_MAX_S
+from holdfast.client.following import follow
+from holdfast.client.link import Link
+from holdfast.core.session.notices import OVER, Notice, news
 
-AGAIN_MAX_S: Final = 5.0  # between attempts to reach the host of this machine
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
+
 AWAY: Final = "{} cannot be reached"
 
 Told = Callable[[Notice], None]
 
 
 def now(link: Link, sessions: Sequence[str] = ()) -> list[Notice]:
-    """What these sessions wait for, or all that may be observed."""
+    """The waits of these sessions; without names, of all that this operator may observe."""
     return [_notice(one) for one in link.request("attention", sessions=list(sessions))["attention"]]
 
 
-def _notice(body: dict[str, Any]) -> Notice:
-    """A newer host may say more of it."""
+def _notice(body: Json) -> Notice:
+    """A notice from the wire; fields that only a newer host knows are ignored."""
     return Notice(**{name: body[name] for name in Notice._fields})
 
 
 class Following:
-    """Tells `told` what is and then every change, until all the named sessions have ended, or for ever."""
+    """Calls `told` with each state and change, until all named sessions have ended or for ever."""
 
     def __init__(
         self,
@@ -43,12 +44,11 @@ class Following:
         sessions: Sequence[str],
         told: Told,
         missed: Callable[[int], None] = lambda count: None,
+        lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._link, self._sessions, self._told, self._missed = link, list(sessions), told, missed
+        self._lost = lost
         self._known: dict[str, Notice] = {}
-        self._patience = Patience(
-            RECONNECT_FIRST_S, REMOTE_AGAIN_MAX_S if link.away is not None else AGAIN_MAX_S
-        )
 
     def follow(self) -> None:
         first = now(self._link, self._sessions)
@@ -56,29 +56,13 @@ class Following:
             self._sessions = [one.session for one in first]
         for notice in first:
             self._tell(notice)
-        while True:
-            try:
-                self._link.request(
-                    "attention",
-                    wait_s=None,
-                    on_event=self._event,
-                    sessions=self._sessions,
-                    follow=True,
-                )
-                return
-            except (Unavailable, TimedOut) as e:
-                if isinstance(e, HostGone) and e.reason == "down":
-                    raise
-                self._away()
-                time.sleep(self._patience.pause(time.monotonic(), os.urandom(1)[0] / 255))
+        follow(self._link, "attention", self._away, on_event=self._event, sessions=self._sessions)
 
-    def _event(self, event: dict[str, Any]) -> None:
-        self._patience.reached(time.monotonic())
+    def _event(self, event: Json) -> None:
         if event.get("event") == "attention":
             self._tell(_notice(event["body"]))
-        elif (
-            event.get("event") == "over"
-        ):  # ended before this host was asked: while nobody was there to tell, perhaps
+        elif event.get("event") == "over":
+            # The session ended before the first report, perhaps while no host ran.
             notice = _notice(event["body"])
             if notice.session in self._known:
                 self._tell(notice)
@@ -93,7 +77,8 @@ class Following:
                 del self._known[notice.session]
 
     def _away(self) -> None:
-        """Nobody says how they are: that is what is told, not what they were."""
+        """Report all sessions as unknown: the last known state may no longer hold."""
+        self._lost()
         for one in [one for one in self._known.values() if one.kind not in ("unknown", *OVER)]:
             self._tell(
                 one._replace(

@@ -1,27 +1,25 @@
-"""A client's connection to its host: blocking, small, quick to import. The attach loop and every command stand on it.
+"""A client's connection to its host: blocking, small, quick to import.
 
-A client is stateless (S3): it has an id of its own per run and numbers its inputs, so that a retry after a lost answer is
-recognised; nothing else is kept. Requests that change nothing, or carry such a number, are repeated after a lost connection.
+Every command and the attach loop use `Link`. A client is stateless (S3): the client has a random id
+per run and numbers all inputs, so that the host recognises a retry after a lost answer. Requests
+that are read-only, or carry an input number, are repeated after a lost connection.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 import time
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.client import start
-from holdfast.client.acting import Acting
+from holdfast.client.gone import HostGone, Offline, WrongRelayKey, parting_error
 from holdfast.client.identity import identity
-from holdfast.core import acts
+from holdfast.client.repeating import Repeating
+from holdfast.client.signing import Acting
+from holdfast.core.record import acts
 from holdfast.home import Home, keys
-from holdfast.home.keys import Ask, Identity
 from holdfast.model import signing
 from holdfast.model.errors import (
+    Busy,
     HoldfastError,
-    Lost,
     NotAllowed,
     NotFound,
     PeerFault,
@@ -29,9 +27,11 @@ from holdfast.model.errors import (
     TimedOut,
     Unavailable,
     Usage,
+    WrongPin,
     from_wire,
 )
 from holdfast.model.limits import (
+    CONNECT_ATTEMPTS,
     CONNECT_WAIT_S,
     RECONNECT_FIRST_S,
     REMOTE_WAIT_S,
@@ -41,106 +41,37 @@ from holdfast.model.limits import (
 from holdfast.transport import unix
 from holdfast.wire import frames, hello
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _socket import socket as Socket
+    from collections.abc import Callable, Iterable
+    from typing import Any, Protocol
+
     from holdfast.client.remote import Dialling, Line
+    from holdfast.client.stdin import Source
+    from holdfast.home.keys import Ask, Identity
     from holdfast.home.machines import Machine
+    from holdfast.model.jsontext import Json
 
-REPEATABLE = frozenset(
-    (
-        "ping",
-        "ls",
-        "get",
-        "who",
-        "view",
-        "resolve",
-        "send",
-        "run",
-        "read",
-        "graph",
-        "wait",
-        "attention",
-        "stats",
-        "events",
-        "new",
-        "end",
-        "rename",
-        "turn",
-        "seize",
-        "log",
-        "place",
-        "cover",
-        "approvals",
-        "invite",
-        "invite.ls",
-        "invite.revoke",
-        "invite.decide",
-        "invite.wait",
-        "device.ls",
-    )
-)
-HARMLESS = frozenset(
-    (
-        "ping",
-        "ls",
-        "get",
-        "who",
-        "view",
-        "resolve",
-        "read",
-        "graph",
-        "wait",
-        "attention",
-        "stats",
-        "events",
-        "operator.ls",
-        "operator.show",
-        "envelopes",
-        "log",
-        "log.export",
-        "place",
-        "approvals",
-        "invite.ls",
-        "invite.wait",
-        "device.ls",
-    )
-)
-SETTLED_S = 0.5  # a connection that lasted this long was a good one: the patience with its successor begins anew
+    # Called with parts of an answer: data, gaps and events.
+    Told = tuple[
+        Callable[[int, int, bytes], None] | None,
+        Callable[[int, int], None] | None,
+        Callable[[Json], None] | None,
+    ]
+
+    class Invited(Protocol):
+        """The holder of an invitation's code (client/pairing.py)."""
+
+        def prove(self, machine: str, statement: bytes) -> dict[str, str]: ...
+
+        def waiting(self, event: Json) -> None: ...
 
 
-class HostGone(Unavailable):
-    """The connection ended; why is in `reason` if the host said it."""
-
-    def __init__(self, message: str, reason: str = "lost", recover: str | None = None) -> None:
-        super().__init__(message, recover)
-        self.reason = reason
-
-
-class NoWay(NotAllowed):
-    """A relay lets us through to nobody. It is the relay's word: who was there before may be there again."""
-
-
-class Offline(Unavailable):
-    """A relay says that the machine is not connected to it."""
-
-
-class OutcomeUnknown(TimedOut):
-    """It was sent and not answered in time: it may have happened, or may still happen. Another try would be another act."""
-
-    retry_safe = False
-
-    def __init__(self, op: str) -> None:
-        super().__init__(
-            f"no answer to `{op}`; it may still take effect",
-            "look before you try again: `holdfast view SESSION`, `holdfast ls`",
-        )
-
-
-class Invited(Protocol):
-    """Who comes with the code of an invitation (client/pairing.py)."""
-
-    def prove(self, machine: str, statement: bytes) -> dict[str, str]: ...
-
-    def waiting(self, event: dict[str, Any]) -> None: ...
+# After a connection that lasted this long, the time limit for reconnecting starts anew.
+SETTLED_S = 0.5
+PAUSE_MOST_S = 0.5  # between two attempts
+SHOW_MACHINES = "`holdfast machines` shows which machines answer"
 
 
 class Link:
@@ -153,37 +84,38 @@ class Link:
         ask: Ask | None = None,
         machine: Machine | None = None,
     ) -> None:
-        self.away = machine  # another machine, reached through a relay; None: this one
-        self.line: Line | None = None  # the way there
-        self.meeting: bytes | None = (
-            None  # what a code was made into, if that is all that is known of the machine
-        )
+        self.away = machine  # a machine behind a relay; None: this machine
+        self.line: Line | None = None  # the connection through the relay
+        # The password derived from an invitation code, until the machine's keys are known.
+        self.meeting: bytes | None = None
         self._channel = ""  # the hash of the sealed channel
-        self._dialling: Dialling | None = None  # the way there is being looked for
-        self.home, self.operator, self.modality, self.autostart = (
-            home,
-            operator,
-            modality,
-            autostart,
-        )
-        self._passphrase = ask  # a person, for a passphrase
+        self._dialling: Dialling | None = None  # the thread that opens the line
+        self.home, self.operator = home, operator
+        self.modality, self.autostart = modality, autostart
+        self._passphrase = ask
+        self.host_environ: dict[str, str] | None = None  # of a host that we start; None: ours
         self.identity: Identity | None = None
-        self.recovery: tuple[bytes, bytes] | None = (
-            None  # signed with the machine's key: the way back in
-        )
-        self.invited: Invited | None = None  # with a one-time code
+        # A recovery statement, and the signature by the machine's key (core/people/recovery.py).
+        self.recovery: tuple[bytes, bytes] | None = None
+        self.invited: Invited | None = None
         self.client = int.from_bytes(os.urandom(8), "little") | 2
-        self.on_held: Callable[[dict[str, Any]], None] = lambda event: (
-            None
-        )  # an act waits for somebody's approval
+        # Called when an act waits for an approval.
+        self.on_held: Callable[[Json], None] = lambda event: None
+        # Recoveries that the host announced; called with each, by a client that shows them.
+        self.recovered: list[Json] = []
+        self.on_recovered: Callable[[Json], None] | None = None
         self.sequence = 0
-        self.acting = Acting()  # what is signed, for which session
-        self.welcome: dict[str, Any] = {}
-        self.sock: socket.socket | None = None
+        self.acting = Acting()  # signs acts
+        self.welcome: Json = {}
+        self.sock: Socket | None = None
         self._number = 0
+        self.once: str | None = None  # the idempotency key of the acts that this client asks for
+        self._keyed: dict[str, int] = {}  # acts under that key, by place
         self.splitter = frames.Splitter(frames.FROM_HOST)
         self._ready: list[tuple[int, bytes]] = []
-        self.descriptors: list[int] = []  # that came with frames; whoever asked for them takes them
+        self.source: Source | None = None  # the input of a `run`
+        self.credit = 0  # bytes of DATA per request that we take; 0: limited by the socket only
+        self.descriptors: list[int] = []  # received with frames, for the caller to take
 
     def next_sequence(self, count: int = 1) -> int:
         first = self.sequence + 1
@@ -193,7 +125,10 @@ class Link:
     # ------------------------------------------------------------ connecting
 
     def connect(self, about: str | None = None) -> None:
-        """Connects and introduces itself; starts the host if it may and there is none. `about`: the session that an act will be on."""
+        """Connect and prove our identity; start the host if none runs and `autostart` is set.
+
+        `about` names the session of the first act; the welcome carries the place of that session.
+        """
         if self.identity is None:
             self.identity = identity(
                 self.home, self.key_name, self._passphrase, self.away is not None
@@ -201,70 +136,76 @@ class Link:
         if self.away is not None:
             return self._connect_away(self.away, self.identity, about)
         try:
-            sock = unix.connect(self.home.host_socket)
+            sock: Socket = unix.connect_quickly(self.home.host_socket)
         except PermissionError as e:
             raise Unavailable(
-                f"{self.home.host_socket} belongs to someone else",
+                f"{self.home.host_socket} belongs to another user",
                 "set HOLDFAST_HOME to a directory of your own",
             ) from e
         except OSError:
-            if not self.autostart or start.is_stopped(self.home):
-                raise Unavailable("the host does not run") from None
-            try:
-                start.start_host(self.home)
-            except start.Killed as e:
-                raise HostGone(e.message, recover=e.recover) from e
-            try:
-                sock = unix.connect(self.home.host_socket)
-            except OSError as e:
-                raise HostGone(
-                    "the host went away again", recover=f"look at {self.home.log}"
-                ) from e
+            sock = self._started()
         self._begin(sock, self.identity, about)
+
+    def takes(self, session: str) -> list[str]:
+        """What the host takes beyond the first release; reads the place of the session for acts."""
+        self.acting.learn(session, self.request("place", session=session))
+        return list(self.welcome.get("takes") or ())
+
+    def _started(self) -> Socket:
+        """Start a host, because none answered, and connect."""
+        from holdfast.client import start
+
+        if not self.autostart or start.is_stopped(self.home):
+            raise HostGone("the host is not running", "down") from None
+        try:
+            start.start_host(self.home, self.host_environ)
+        except start.Killed as e:
+            raise HostGone(e.message, recover=e.recover) from e
+        try:
+            return unix.connect_quickly(self.home.host_socket)
+        except OSError as e:
+            raise HostGone("the host went away again", recover=f"look at {self.home.log}") from e
 
     @property
     def key_name(self) -> str:
-        """The local identity whose key is used."""
+        """The name of the local identity that signs."""
         return (self.away.identity if self.away is not None else None) or self.operator
 
     @property
     def where(self) -> str:
         return "the host" if self.away is None else self.away.name
 
-    def ready(self, told: Callable[[], None]) -> bool:
-        """Whether `connect` has nobody to wait for: the way to another machine is found by a thread, which calls `told`. HostGone if there is none now."""
+    def ready(self, found: Callable[[], None]) -> bool:
+        """Whether `connect` can run without waiting for a line to a remote machine.
+
+        A thread opens the line and calls `found` at the end.
+        """
         if self.away is None or self.identity is None:
             return True
         from holdfast.client import remote
 
         if self._dialling is None:
             self._dialling = remote.Dialling(
-                self.away, keys.static(self.identity), self.meeting, told, patient=True
+                self.away, keys.static(self.identity), self.meeting, found, patient=True
             )
         return not self._dialling.busy
 
     def _connect_away(self, machine: Machine, identity: Identity, about: str | None) -> None:
         from holdfast.client import remote
 
-        dialling, self._dialling = (
-            self._dialling or remote.Dialling(machine, keys.static(identity), self.meeting),
-            None,
-        )
+        dialling = self._dialling
+        if dialling is None:
+            dialling = remote.Dialling(machine, keys.static(identity), self.meeting)
+        self._dialling = None
         try:
             sock, self._channel, self.line = dialling.line()
-        except (
-            Unavailable,
-            TimedOut,
-            PeerFault,
-        ) as e:  # whatever a relay does, it is worth another try
-            raise HostGone(
-                e.message,
-                "offline" if isinstance(e, Offline) else "lost",
-                e.recover or "`holdfast machines` shows which machines answer",
-            ) from e
+        except (Unavailable, TimedOut, PeerFault) as e:  # after any fault of a relay, retry
+            reason = "offline" if isinstance(e, Offline) else "lost"
+            made = WrongRelayKey if isinstance(e, WrongPin) else HostGone
+            raise made(e.message, reason, e.recover or SHOW_MACHINES) from e
         self._begin(sock, identity, about)
 
-    def _begin(self, sock: socket.socket, identity: Identity, about: str | None) -> None:
+    def _begin(self, sock: Socket, identity: Identity, about: str | None) -> None:
         sock.settimeout(CONNECT_WAIT_S if self.away is None else REMOTE_WAIT_S)
         self.splitter = frames.Splitter(frames.FROM_HOST)
         self._ready.clear()
@@ -272,7 +213,7 @@ class Link:
         self._introduce(identity, about)
 
     def _introduce(self, identity: Identity, about: str | None) -> None:
-        """Says who we are and proves it (wire/hello.py)."""
+        """Name our operator and prove possession of the key (wire/hello.py)."""
         words = {
             "version": frames.VERSION,
             "lowest": frames.LOWEST,
@@ -281,18 +222,18 @@ class Link:
             "modality": self.modality,
             "key": signing.show(identity.public),
             **({"about": about} if about else {}),
+            **({"announce": True} if self.on_recovered else {}),
+            **({"credit": self.credit} if self.credit else {}),
         }
         self.send(frames.pack_json(frames.HELLO, words))
         wait_s = CONNECT_WAIT_S if self.away is None else REMOTE_WAIT_S
         kind, payload = self.receive(wait_s)
         if kind != frames.CHALLENGE:
-            raise PeerFault("the host did not ask for our proof")
+            raise PeerFault("the host did not challenge us")
         try:
             challenge = frames.read_json(payload)
-            self.statement, self.machine = (
-                hello.statement(words, challenge, self._channel),
-                str(challenge["machine"]),
-            )
+            self.statement = hello.statement(words, challenge, self._channel)
+            self.machine = str(challenge["machine"])
         except (KeyError, ValueError) as e:
             raise PeerFault("the host's challenge is malformed") from e
         if (
@@ -301,49 +242,35 @@ class Link:
             and self.machine != signing.show(self.away.key)
         ):
             raise PeerFault(
-                f"who answers is not the machine {self.away.name} that was paired with",
-                "pair again if it was set up anew",
+                f"the machine that answers is not {self.away.name} that you paired with",
+                "pair again if that machine was set up anew",
             )
         self.signature = signing.sign(identity.secret(), hello.DOMAIN, self.statement)
-        recovery = (
-            {
-                "recovery": dict(
-                    zip(
-                        ("statement", "signature"),
-                        (part.hex() for part in self.recovery),
-                        strict=True,
-                    )
-                )
-            }
-            if self.recovery
-            else {}
-        )
-        invited = (
-            {"invitation": self.invited.prove(self.machine, self.statement)} if self.invited else {}
-        )
-        self.send(
-            frames.pack_json(
-                frames.PROOF, {"signature": self.signature.hex(), **recovery, **invited}
-            )
-        )
+        proof: Json = {"signature": self.signature.hex()}
+        if self.recovery:
+            statement, signature = self.recovery
+            proof["recovery"] = {"statement": statement.hex(), "signature": signature.hex()}
+        if self.invited:
+            proof["invitation"] = self.invited.prove(self.machine, self.statement)
+        self.send(frames.pack_json(frames.PROOF, proof))
         kind, payload = self.receive(wait_s)
-        while kind == frames.EVENT and self.invited is not None:  # somebody there is asked first
+        while kind == frames.EVENT and self.invited is not None:  # the inviter is asked first
             self.invited.waiting(frames.read_json(payload))
             kind, payload = self.receive(None)
         if kind != frames.WELCOME:
             raise PeerFault("the host did not welcome us")
         self.welcome = frames.read_json(payload)
-        self.acting.channel(
-            identity,
-            self.client,
-            challenge["machine"],
-            hello.binding(self.statement, self.signature),
-        )
+        for one in self.welcome.get("recovered") or ():
+            self.recovered.append(one)
+            if self.on_recovered:
+                self.on_recovered(one)
+        binding = hello.binding(self.statement, self.signature)
+        self.acting.channel(identity, self.client, challenge["machine"], binding)
         if about and isinstance(place := self.welcome.get("place"), dict):
             self.acting.learn(about, place)
 
     def sign(self, domain: str, message: Callable[[str], bytes]) -> str:
-        """What `message` makes of our public key, signed with our own, in hexadecimal."""
+        """Sign the message made from our public key; return the signature in hexadecimal."""
         if self.identity is None:
             self.identity = identity(self.home, self.key_name, self._passphrase)
         return signing.sign(
@@ -354,9 +281,9 @@ class Link:
         if self._dialling is not None:
             self._dialling.cancel()
             self._dialling = None
-        if self.sock is not None:
-            self.sock.close()
-            self.sock = None
+        sock, self.sock = self.sock, None
+        if sock is not None:
+            sock.close()
 
     # ------------------------------------------------------------ frames
 
@@ -370,30 +297,29 @@ class Link:
                 "the host does not read", "it may be stopped; sessions are not affected"
             ) from e
         except OSError as e:
-            if (last := self._last_word()) is not None:
+            if (last := self._parting_error()) is not None:
                 raise last from e
             raise HostGone("the connection to the host broke") from e
 
-    def _last_word(self) -> HoldfastError | None:
-        """What the host said before it closed: a reason beats a broken pipe."""
+    def _parting_error(self) -> HoldfastError | None:
+        """The reason that the host gave before closing; a broken pipe says less."""
         try:
             while True:
                 self.receive(0.2)
         except HoldfastError as e:
-            return (
-                e
-                if isinstance(e, HostGone | PeerFault | NotAllowed) and "ended" not in e.message
-                else None
-            )
+            says_why = isinstance(e, HostGone | PeerFault | NotAllowed)
+            return e if says_why and "ended" not in e.message else None
 
     def receive(self, timeout: float | None) -> tuple[int, bytes]:
-        """The next frame. HostGone when the host left, with its reason."""
+        """The next frame. Raises HostGone with the host's reason when the connection ended."""
         while not self._ready:
             if self.sock is None:
                 raise HostGone("not connected")
+            while self.source is not None and (input_ := self.source.wait(self.sock)) is not None:
+                self.send(input_)
             self.sock.settimeout(timeout)
             try:
-                data, fds, _, _ = socket.recv_fds(self.sock, 1 << 16, 2)
+                data, fds = unix.receive(self.sock, 1 << 16, 2)
                 self.descriptors += fds
             except TimeoutError as e:
                 raise TimedOut(
@@ -403,39 +329,29 @@ class Link:
                 data = b""
             if not data:
                 self.close()
-                raise HostGone(
-                    self._why() or "the connection to the host ended",
-                    recover=None
-                    if self.away is None
-                    else "`holdfast machines` shows which machines answer",
-                )
+                why = self.line_error() or "the connection to the host ended"
+                raise HostGone(why, recover=None if self.away is None else SHOW_MACHINES)
             self._ready.extend(self.splitter.feed(data))
         kind, payload = self._ready.pop(0)
         if kind == frames.BYE:
             self.close()
-            body = frames.read_json(payload)
-            reason = str(body.get("reason"))
-            if reason in ("protocol", "version"):
-                raise PeerFault(f"the host refused the connection: {body.get('message')}")
-            if reason == "admission":
-                raise NotAllowed(str(body.get("message")), str(body.get("recover") or ""))
-            raise HostGone(str(body.get("message")), reason)
+            raise parting_error(frames.read_json(payload))
         return kind, payload
 
-    def _why(self) -> str:
-        """Why the line to another machine broke, once it has ended."""
+    def line_error(self, wait_s: float = 1.0) -> str:
+        """Why the line to the remote machine broke."""
         if self.line is None:
             return ""
-        self.line.join(1.0)
+        self.line.join(wait_s)
         return self.line.why
 
     def take_ready(self) -> list[tuple[int, bytes]]:
-        """Frames that came with the last answer: the caller goes on reading by itself, with `splitter`."""
+        """Frames that arrived with the last answer; later frames come from `splitter`."""
         ready, self._ready = self._ready, []
         return ready
 
     def give_back(self, ready: Iterable[tuple[int, bytes]], rest: bytes) -> None:
-        """What such a caller has read but not used, before it asks again through this link."""
+        """Return frames and bytes that the caller read but did not use."""
         self._ready = [*ready, *self._ready]
         self._ready.extend(self.splitter.feed(rest))
 
@@ -447,54 +363,61 @@ class Link:
         wait_s: float | None = REPLY_WAIT_S,
         on_data: Callable[[int, int, bytes], None] | None = None,
         on_gap: Callable[[int, int], None] | None = None,
-        on_event: Callable[[dict[str, Any]], None] | None = None,
+        on_event: Callable[[Json], None] | None = None,
         **fields: Any,
-    ) -> dict[str, Any]:
-        """Asks and waits for the answer; parts of it go to the callbacks. Safe requests survive a restart of the host: they are
-        repeated, and go on where the parts had come to."""
-        if op == "new":
+    ) -> Json:
+        """Send a request and wait for the answer; parts of the answer go to the callbacks.
+
+        Safe requests survive a restart of the host: the client repeats the missing part. A request
+        that was sent and got no answer is OutcomeUnknown, unless it changes nothing.
+        """
+        if acts.is_act(op, fields):
+            if self.once is not None:
+                fields.setdefault("once", self._next_key(acts.place(op, fields)))
+            self.sequence = max(self.sequence, fields.get("seq") or 0)
+        if op == "new" and fields.get("once") is None:
             fields.setdefault("token", f"{self.client:x}-{self._number}")
-        act = acts.is_act(op, fields)
-        if act:
-            fields.setdefault("seq", self.next_sequence() if op in acts.TYPED else 0)
-            self.sequence = max(self.sequence, fields["seq"])
-        begun = time.monotonic()
-        deadline, pause = begun + CONNECT_WAIT_S, RECONNECT_FIRST_S
+        one = Repeating(op, fields, time.monotonic())
+        try:
+            return self._request(one, wait_s, (on_data, on_gap, on_event))
+        except HoldfastError as e:
+            if (error := one.failed(e)) is e:
+                raise
+            raise error from e
+
+    def _request(self, one: Repeating, wait_s: float | None, told: Told) -> Json:
+        act = acts.is_act(one.op, one.fields)
+        deadline, pause = time.monotonic() + CONNECT_WAIT_S, RECONNECT_FIRST_S
+        attempts = 0
         while True:
+            one.connecting()
             asked_at: float | None = None
             try:
                 if self.sock is None:
-                    self.connect(acts.place(op, fields) if act else None)
+                    self.connect(acts.place(one.op, one.fields) if act else None)
                 asked_at = time.monotonic()
-                if act:
-                    if op not in acts.TYPED:
-                        fields["seq"] = (
-                            self.next_sequence()
-                        )  # asked again, it is done again, or finds that it is done
-                    return self._act(op, wait_s, on_data, on_gap, on_event, fields)
-                return self._ask(op, wait_s, on_data, on_gap, on_event, fields)
+                return self._act(one, wait_s, told) if act else self._ask(one, wait_s, told)
             except HostGone as e:
                 self.close()
                 now = time.monotonic()
-                if asked_at is not None and op not in REPEATABLE and op != "down":
-                    raise Lost(
-                        f"{e.message}; whether `{op}` was done is not known",
-                        "look first: `holdfast ls --all`",
-                    ) from e
+                attempts += 1
+                one.lost(e, now)
                 if asked_at is not None and now - asked_at >= SETTLED_S:
                     deadline, pause = now + CONNECT_WAIT_S, RECONNECT_FIRST_S
-                if op == "down" or e.reason == "down" or now > deadline:
+                if now > deadline and (self.away or attempts >= CONNECT_ATTEMPTS):
                     raise
-                if op == "end":
-                    fields["again"] = True
-                if op == "wait" and fields.get("timeout"):
-                    fields["timeout"] = max(0.001, fields["timeout"] - (now - begun))
-                    begun = now
-                time.sleep(pause)
-                pause = min(pause * 2, 0.5)
+            except Busy as e:
+                one.busy(e)
+            time.sleep(pause)
+            pause = min(pause * 2, PAUSE_MOST_S)
 
-    def _as_here(self, error: HoldfastError) -> HoldfastError:
-        """What another machine says of itself, as one would look at it from here."""
+    def _next_key(self, place: str) -> str:
+        """The key for the next act there. A command may consist of several acts on one place."""
+        self._keyed[place] = count = self._keyed.get(place, 0) + 1
+        return f"{self.once}" if count == 1 else f"{self.once}/{count}"
+
+    def seen_from_here(self, error: HoldfastError) -> HoldfastError:
+        """Rewrite the advice of a remote machine into commands for this machine."""
         if (
             self.away is not None
             and isinstance(error, NotFound)
@@ -503,92 +426,84 @@ class Link:
             error.recover = f"`holdfast ls --all {self.away.name}/` lists what exists"
         return error
 
-    def _act(
-        self,
-        op: str,
-        wait_s: float | None,
-        on_data: Callable[[int, int, bytes], None] | None,
-        on_gap: Callable[[int, int], None] | None,
-        on_event: Callable[[dict[str, Any]], None] | None,
-        fields: dict[str, Any],
-    ) -> dict[str, Any]:
-        """Signs it for this session as it is now, and asks. Much may have been recorded since we looked: then we look again, once."""
-        where = acts.place(op, fields)
-        place = self.acting.places.get(where)
-        fresh = place is None
+    def _act(self, one: Repeating, wait_s: float | None, told: Told) -> Json:
+        """Sign a request for the session's present state and send it.
+
+        If the record grew too much since that state was read, read the state again, once.
+        """
+        where = acts.place(one.op, one.fields)
         while True:
-            if place is None:
-                place = self.acting.learn(
-                    where, self._ask("place", REPLY_WAIT_S, None, None, None, {"session": where})
-                )
-            self.acting.sign(op, fields, place)
+            if "seq" not in one.fields:
+                one.fields["seq"] = self.next_sequence()
+            if (target := self.acting.targets.get(where)) is None:
+                asking = Repeating("place", {"session": where}, 0.0)
+                place = self._ask(asking, REPLY_WAIT_S, (None, None, None))
+                target = self.acting.learn(where, place)
+            self.acting.sign(one.op, one.fields, target)
             try:
-                answer = self._ask(op, wait_s, on_data, on_gap, on_event, fields)
-            except Stale:
-                if fresh:
-                    raise
-                place, fresh = None, True
-                if (
-                    op != "send"
-                ):  # whose number counts for its pieces, and is still free; the others' is used up
-                    fields["seq"] = self.next_sequence()
+                answer = self._ask(one, wait_s, told)
+            except Stale as e:
+                one.stale(e)
+                del self.acting.targets[where]
             else:
-                self.acting.acknowledged(place, answer)
+                target.acknowledged(answer)
+                self.keep_receipt(answer.get("recorded"))
                 return answer
 
-    def _ask(
-        self,
-        op: str,
-        wait_s: float | None,
-        on_data: Callable[[int, int, bytes], None] | None,
-        on_gap: Callable[[int, int], None] | None,
-        on_event: Callable[[dict[str, Any]], None] | None,
-        fields: dict[str, Any],
-    ) -> dict[str, Any]:
+    def keep_receipt(self, recorded: object) -> None:
+        """Keep the machine's signed acknowledgement, as proof that the act was recorded (P2)."""
+        if isinstance(recorded, dict) and "ack" in recorded:
+            from holdfast.home.receipts import keep
+
+            keep(self.home, self.machine, "ack", str(recorded["ack"]), str(recorded["signature"]))
+
+    def ask(self, op: str, told: Told, fields: Json) -> Json:
+        """Ask once on the open connection, without a time limit; positions in `fields` advance."""
+        return self._ask(Repeating(op, fields, 0.0), None, told)
+
+    def _ask(self, one: Repeating, wait_s: float | None, told: Told) -> Json:
+        on_data, on_gap, on_event = told
         self._number += 1
         number = self._number
-        request = frames.request(number, {"op": op, **fields})
+        request = frames.request(number, {"op": one.op, **one.fields})
         if len(request) > REQUEST_BYTES:
             raise Usage(
-                f"this would be a request of {len(request)} bytes; at most {REQUEST_BYTES} are taken",
+                f"the request has {len(request)} bytes; at most {REQUEST_BYTES} are accepted",
                 "shorten the environment, the command or the text",
             )
         self.send(request)
+        one.is_sent()
+        if self.source is not None and one.op == "run":
+            self.source.begin(number)
         while True:
-            try:
-                kind, payload = self.receive(wait_s)
-            except TimedOut as e:
-                raise e if op in HARMLESS else OutcomeUnknown(op) from e
+            kind, payload = self.receive(wait_s)
             if kind == frames.REPLY:
                 answered, ok, body = frames.read_reply(payload)
                 if answered == number:
+                    one.answered()
                     if not ok:
-                        raise self._as_here(from_wire(body))
+                        raise self.seen_from_here(from_wire(body))
                     return body
             elif kind == frames.DATA and on_data is not None:
                 answered, begin, end, data = frames.read_data(memoryview(payload))
                 if answered == number:
                     on_data(begin, end, bytes(data))
-                    _go_on_at(fields, end)
+                    one.delivered(end)
             elif kind == frames.GAP and on_gap is not None:
                 answered, begin, end, _ = frames.read_data(memoryview(payload))
                 if answered == number:
                     on_gap(begin, end)
-                    _go_on_at(fields, end)
+                    one.delivered(end)
             elif kind == frames.EVENT:
                 event = frames.read_json(payload)
                 if event.get("event") == "held" and event.get("request") == number:
-                    wait_s = None  # somebody else decides now; the question lapses by itself
+                    wait_s = None  # an approver decides; the question expires by itself
                     self.on_held(event)
+                if event.get("event") == "stdin" and event.get("request") == number:
+                    if self.source is not None:
+                        self.source.allowed(event)
+                    continue
                 if on_event is None:
                     continue
                 on_event(event)
-                if "after" in fields and isinstance(event.get("body"), dict):
-                    fields["after"] = event["body"].get("number", fields["after"])
-
-
-def _go_on_at(fields: dict[str, Any], offset: int) -> None:
-    """Where a repeated request continues: bytes that were handed on are not handed on twice."""
-    for name in ("resume", "from"):
-        if name in fields:
-            fields[name] = offset
+                one.told(event)

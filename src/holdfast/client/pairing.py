@@ -1,7 +1,9 @@
-"""Inviting somebody and joining, from the client's side. The code is made by the inviter's client and never sent: see core/joincode.py.
+"""Invite and join, on the client's side.
 
-A newcomer's key is on disk before it is shown to anybody: a host that has let it in and died before saying so finds the same key when it is asked again.
-A key that was made for joining and certainly not let in is removed again, so that a mistyped code leaves nothing behind.
+The inviter's client makes the code and never sends the code (core/people/join_code.py). A
+newcomer's key is on disk before any host sees the key. So if a host admits the key and dies before
+answering, the next attempt presents the same key. A key that was made for joining and was certainly
+not admitted is removed, so a mistyped code leaves no file behind.
 """
 
 from __future__ import annotations
@@ -9,15 +11,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.client.link import SETTLED_S, HostGone, Link
-from holdfast.core import joincode, meeting, route, static
-from holdfast.core.joincode import Code, Elsewhere
+from holdfast.client.gone import HostGone
+from holdfast.client.link import SETTLED_S, Link
+from holdfast.core.people import join_code
+from holdfast.core.people.join_code import Code, Elsewhere
+from holdfast.core.sealed import channel_key, meeting, route
 from holdfast.home import Home, keys, machines
-from holdfast.home.keys import Ask, Identity
+from holdfast.home.keys import Identity
 from holdfast.home.machines import Machine, Way
-from holdfast.model import address, base64url, signing
+from holdfast.model import address, base64url, ids, signing
 from holdfast.model.errors import (
     HoldfastError,
     NotAllowed,
@@ -29,15 +33,19 @@ from holdfast.model.errors import (
 )
 from holdfast.model.limits import CONNECT_WAIT_S, NAME_CHARS, RECONNECT_FIRST_S
 
-DRAWS = 5  # ids that may turn out to be taken
+if TYPE_CHECKING:
+    from holdfast.home.keys import Ask
+    from holdfast.model.jsontext import Json
+
+DRAWS = 5  # attempts to find a free id
 
 
-def invite(link: Link, **wishes: Any) -> tuple[Code, dict[str, Any]]:
-    """A new invitation: its code, which only the caller has, and what the host says of it."""
-    link.request("ping")  # who the machine is
+def invite(link: Link, **wishes: Any) -> tuple[Code, Json]:
+    """A new invitation: the code, which only the caller has, and the host's description."""
+    link.request("ping")  # connects, so that the machine's key is known
     for _ in range(DRAWS):
-        code = joincode.make(os.urandom(8))
-        verifier = signing.public(joincode.private(code, machine_of(link)))
+        code = join_code.make(os.urandom(8))
+        verifier = signing.public(join_code.private(code, machine_of(link)))
         try:
             return code, link.request(
                 "invite",
@@ -49,7 +57,7 @@ def invite(link: Link, **wishes: Any) -> tuple[Code, dict[str, Any]]:
         except Refused as e:
             if not e.facts.get("taken"):
                 raise
-    raise Refused("no id was free for an invitation", "try again")
+    raise Refused("no free id was found for an invitation", "try again")
 
 
 def machine_of(link: Link) -> bytes:
@@ -61,57 +69,57 @@ def _key(text: str) -> bytes:
     try:
         return signing.read(text)
     except ValueError as e:
-        raise PeerFault("the host's challenge has no machine's key") from e
+        raise PeerFault("the host's challenge does not contain the machine's key") from e
 
 
 class Joining:
-    """What a link needs to come in with a code."""
+    """Proves to the host that this client has an invitation's code."""
 
     def __init__(
-        self, code: Code, machine: str | None, told: Callable[[dict[str, Any]], None], device: str
+        self, code: Code, machine: str | None, told: Callable[[Json], None], device: str
     ) -> None:
         self._code, self._fingerprint, self._told, self._device = code, machine, told, device
         self._private: tuple[bytes, bytes] | None = None
 
-    def prove(self, machine: str, statement: bytes) -> dict[str, str]:
-        return self._prove(_key(machine), statement)
-
-    def _prove(self, machine: bytes, statement: bytes) -> dict[str, str]:
-        if self._fingerprint is not None and joincode.fingerprint(machine) != self._fingerprint:
+    def prove(self, machine_key: str, statement: bytes) -> dict[str, str]:
+        machine = _key(machine_key)
+        if self._fingerprint is not None and join_code.fingerprint(machine) != self._fingerprint:
             raise Refused(
                 "the invitation is for another machine",
-                "use the home of the one that it was made on: HOLDFAST_HOME",
+                "set HOLDFAST_HOME to the home where it was made",
             )
         if self._private is None or self._private[0] != machine:
-            self._private = machine, joincode.private(self._code, machine)
+            self._private = machine, join_code.private(self._code, machine)
         return {
             "id": self._code.id,
             "device": self._device,
-            "proof": signing.sign(self._private[1], joincode.DOMAIN, statement).hex(),
+            "proof": signing.sign(self._private[1], join_code.DOMAIN, statement).hex(),
         }
 
-    def waiting(self, event: dict[str, Any]) -> None:
+    def waiting(self, event: Json) -> None:
         self._told(event)
 
 
 def check_home(home: Home) -> None:
-    """There is somebody here to join; otherwise a new machine would be set up, with the newcomer as its first."""
+    """Refuse to join where no host ever ran: that would set up a new machine instead."""
     try:
         os.stat(f"{keys.directory(home)}/{keys.MACHINE}")
     except PermissionError as e:
         raise Refused(
             f"{home.state} belongs to another account, and only that account can connect to it",
-            "whoever has that account can join there under any name; from another account join by the link, or with --relay, as `holdfast invite` shows it",
+            "that account can join under any name; from another account join by the link, "
+            "or with --relay, as `holdfast invite` shows it",
         ) from e
     except OSError as e:
         raise NotFound(
-            f"there is nobody to join in {home.state}",
-            "a machine elsewhere is joined with --relay URL, or by its link; on this machine set HOLDFAST_HOME to the home of whoever invited you",
+            f"no host ever ran in {home.state}, so you cannot join there",
+            "join another machine with --relay URL or by its link; on this machine set "
+            "HOLDFAST_HOME to the inviter's home",
         ) from e
 
 
-def reached(elsewhere: dict[str, Any] | None) -> Elsewhere | None:
-    """How the host says it is reached from elsewhere; None if it is not."""
+def reached(elsewhere: Json | None) -> Elsewhere | None:
+    """The relays that the host says lead to this machine; None if there are none."""
     if elsewhere is None:
         return None
     try:
@@ -121,75 +129,63 @@ def reached(elsewhere: dict[str, Any] | None) -> Elsewhere | None:
             tuple((str(url), base64url.decode(route)) for url, route in elsewhere["doors"]),
         )
     except (ValueError, KeyError, TypeError) as e:
-        raise PeerFault("the host does not say how it is reached") from e
+        raise PeerFault("the host does not say how it can be reached") from e
 
 
 def stranger(link: Link, code: Code, where: Elsewhere, ca: str | None = None) -> None:
-    """The link is to a machine elsewhere that nothing is known of but what the invitation says."""
-    pass_ = joincode.pass_of(signing.public(joincode.private(code, where.key)))
-    known = next(
-        (
-            m.identity
-            for m in machines.listing(link.home)
-            if (m.key, m.operator) == (where.key, link.operator)
-        ),
-        None,
-    )
+    """Point the link to a machine that is known only from an invitation."""
+    pass_ = join_code.pass_of(signing.public(join_code.private(code, where.key)))
+    us = (where.key, link.operator)
+    paired = (m.identity for m in machines.listing(link.home) if (m.key, m.operator) == us)
+    ways = tuple(Way(url, route, pass_, ca) for url, route in where.doors)
     link.away = Machine(
-        joincode.fingerprint(where.key),
+        join_code.fingerprint(where.key),
         where.key,
         where.static,
         link.operator,
         int(time.time()),
-        tuple(Way(url, route, pass_, ca) for url, route in where.doors),
-        known,
+        ways,
+        next(paired, None),
     )
 
 
 def strangers(link: Link, code: Code, relay: str, ca: str | None = None) -> None:
-    """The link is to whoever waits at that relay for this code."""
+    """Point the link to the machine that waits at this relay for the code."""
     at = route.route(signing.public(meeting.route_key(code.id)))
-    link.away = Machine(
-        f"whoever has the code {code.id}",
-        b"",
-        b"",
-        link.operator,
-        int(time.time()),
-        (Way(relay, at, meeting.pass_(code.id), ca),),
-    )
+    name, way = f"the machine with the code {code.id}", Way(relay, at, meeting.pass_(code.id), ca)
+    link.away = Machine(name, b"", b"", link.operator, int(time.time()), (way,))
     link.meeting = meeting.password(code)
 
 
-def keep_machine(link: Link, name: str) -> Machine:
-    """After joining: remembers the machine, with ways of one's own, under its name or one like it."""
+def keep_machine(link: Link, name: str, over_ssh: tuple[str, str] | None = None) -> Machine:
+    """After joining, save the machine with this operator's own passes, under a free name.
+
+    `over_ssh`: the machine's relay on loopback, and the address of that relay through ssh.
+    """
     assert link.away is not None
     answer, key = link.request("ways"), link.away.key or machine_of(link)
     trusted = {_host(way.url): way.ca for way in link.away.ways}
+    # From another machine, the machine's loopback relay would mean a relay of this machine.
+    near = any(address.on_loopback(way.url) for way in link.away.ways)
     link.meeting = None
     try:
-        static_key = static.read(
-            key,
-            answer["static"]["statement"].encode(),
-            bytes.fromhex(answer["static"]["signature"]),
-        )
+        said, signature = answer["static"]["statement"], answer["static"]["signature"]
+        static_key = channel_key.read(key, said.encode(), bytes.fromhex(signature))
         ways = tuple(
-            Way(
-                str(w["url"]),
-                base64url.decode(w["route"]),
-                base64url.decode(w["pass"]),
-                trusted.get(_host(str(w["url"]))),
-            )
+            machines.read_way({**w, "ca": trusted.get(_host(str(w["url"])))})
             for w in answer["ways"]
+            if near or not address.on_loopback(str(w["url"]))
         )
+        if over_ssh is not None:
+            ways = tuple(
+                machines.read_way({**w, "url": over_ssh[1]})
+                for w in answer["ways"]
+                if w["url"] == over_ssh[0]
+            )
     except (ValueError, KeyError, TypeError) as e:
-        raise PeerFault("the machine does not say how it is reached") from e
+        raise PeerFault("the machine does not say how it can be reached") from e
     taken = {m.name for m in machines.listing(link.home) if m.key != key}
-    plain = (
-        "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name).lstrip(
-            "-"
-        )[:48]
-        or "machine"
-    )
+    plain = ids.clean_name(name, "-")[:48] or "machine"
     free = next(
         n for n in (plain, *(f"{plain}-{i}" for i in range(2, len(taken) + 3))) if n not in taken
     )
@@ -202,22 +198,25 @@ def keep_machine(link: Link, name: str) -> Machine:
 
 
 def only_one(home: Home, name: str) -> bool:
-    """Whether one identity alone is paired with that machine: then nobody has to say which."""
+    """Whether a single identity is paired with that machine, so that `--as` is not needed."""
     return sum(m.name == name for m in machines.listing(home)) == 1
 
 
 def _host(url: str) -> str:
     try:
-        return address.place(url)[0]
-    except Usage:  # of a scheme that only a newer release has: another way may do
+        return address.host_and_port(url)[0]
+    except Usage:  # a scheme that only a newer release knows; the next way may work
         return ""
 
 
 def another_key(link: Link) -> None:
-    """The link uses a key of its own for that machine, which is made when it joins: the one there is was revoked there, and may still count elsewhere."""
+    """Use a new key for that machine.
+
+    The present key was revoked there, and may still be valid elsewhere.
+    """
     if link.away is None:
         raise Usage(
-            "another key is for another machine",
+            "a second key is only possible on another machine",
             "on the machine itself choose another name, or `holdfast operator recover`",
         )
     taken, number = {one.name for one in keys.listing(link.home)}, 2
@@ -230,12 +229,15 @@ def join(
     link: Link,
     code: Code,
     machine: str | None,
-    told: Callable[[dict[str, Any]], None],
+    told: Callable[[Json], None],
     passphrase: Ask | None = None,
     device: str = "",
-) -> dict[str, Any]:
-    """Comes in as the link's operator, whose key is made if there is none, under a passphrase if there is one. What it is and may do from now on. `device`: how this
-    one is to be called there, if the inviter has not said it."""
+) -> Json:
+    """Join as the link's operator; return the operator's new rights.
+
+    Makes the key if there is none, with `passphrase` if given. `device` is the suggested name of
+    this device, if the inviter gave none.
+    """
     if link.away is None:
         check_home(link.home)
     identity, made = _identity(link, passphrase)
@@ -247,15 +249,15 @@ def join(
         try:
             link.connect()
             break
-        except HostGone as e:  # perhaps after it had let us in: the same key, once more
+        except HostGone as e:  # the key may be admitted: try again with the same key
             link.close()
             if link.meeting is not None and link.line is not None and not unsure:
                 link.line = None
                 if made:
                     keys.remove(link.home, identity.name)
                 raise NotAllowed(
-                    "whoever waits there has another code; this one is void now",
-                    "ask whoever invited you for a new one",
+                    "the machine that waits there has another code; this one is void now",
+                    "ask your inviter for a new one",
                 ) from e
             unsure, now = True, time.monotonic()
             if now - begun >= SETTLED_S:
@@ -270,17 +272,16 @@ def join(
                 keys.remove(link.home, identity.name)
             raise
     link.invited = None
-    joined: dict[str, Any] = link.welcome["joined"]
+    joined: Json = link.welcome["joined"]
     if (made and joined["kind"] != identity.kind) or (
         identity.private is not None and not os.path.exists(identity.path)
     ):
-        keys.turned(
-            identity, joined["kind"], passphrase
-        )  # also what another `join` of this name made, and removed when it was refused
+        # Also if a concurrent refused `join` under this name made the file and removed it.
+        keys.change_kind(identity, joined["kind"], passphrase)
     return {
         **joined,
         "key": signing.show(identity.public),
-        "fingerprint": joincode.group(joincode.fingerprint(identity.public)),
+        "fingerprint": join_code.group(join_code.fingerprint(identity.public)),
         "machine": link.machine,
         "host": link.welcome["host"],
     }

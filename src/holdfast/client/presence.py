@@ -1,8 +1,8 @@
-"""Waiting for a machine that is away: at its relays, which say when it is back, instead of dialling it again and again.
+"""Wait at the relays of an absent machine, which report the machine's return, instead of dialling.
 
-A relay's word is a hint, never trusted. One that says "back" when it is not costs a dial, and after each such dial there is a longer pause; one that
-says nothing costs time: after WATCH_LOOK_S the machine is dialled all the same. A connection that waits here carries nothing of ours but the route and the pass, which
-the relay has seen.
+A relay's report is a hint, never trusted. A false report costs one dial, and the pause before each
+further dial grows. A missing report costs time: after WATCH_LOOK_S the machine is dialled anyway. A
+waiting connection carries only the route and the pass, which the relay has seen before.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ WATCH_LOOK_S: Final = 5.0
 
 
 class Watching:
-    """Used by one thread; `cancel` is for others."""
+    """Waits until one machine is online. Single-threaded, but any thread may call `cancel`."""
 
     def __init__(self, machine: Machine, look_s: float = WATCH_LOOK_S) -> None:
         self._ways, self._look_s = machine.ways, look_s
-        self._at: dict[int, tuple[Carrier, Way]] = {}  # by descriptor: where it waits
+        self._at: dict[int, tuple[Carrier, Way]] = {}  # waiting connections, by descriptor
         self._stop = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._told = 0  # how often it was said to be back, since it was waited for in vain
+        self._told = 0  # reports of a return since the last wait without a report
         self.cancelled = False
 
     def wait(self) -> None:
-        """Until it may be worth dialling again. Called again, it was not."""
+        """Return when a dial may succeed. A further call means that the dial failed."""
         begun = time.monotonic()
         if self._told:
             self._until(
@@ -57,7 +57,7 @@ class Watching:
         os.close(self._stop)
 
     def _join(self, deadline: float) -> None:
-        """Waits at each relay where it does not yet; asks the others anew, for what they said has been used."""
+        """Connect to each relay that has no waiting connection; ask the other relays again."""
         for ws, way in list(self._at.values()):
             self._say(ws, way)
         here = {way.url for _, way in self._at.values()}
@@ -90,7 +90,7 @@ class Watching:
         ws.close()
 
     def _until(self, deadline: float, listening: bool = True) -> bool:
-        """Whether somebody said that it is back before then."""
+        """Whether a relay reported the return before the deadline."""
         while not self.cancelled and (left := deadline - time.monotonic()) > 0:
             poll = select.poll()
             poll.register(self._stop, select.POLLIN)

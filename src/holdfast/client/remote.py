@@ -1,13 +1,17 @@
-"""The way to a machine through a relay: gives what a local connection gives, a socket that speaks frames.
+"""The line to a machine through a relay: a socket that speaks frames, like the local socket.
 
-`dial` opens the line (a connection to the relay by the door that its address names, a stream on it, the sealed channel in it) and returns one end of a socket pair. A thread carries bytes between
-its other end and the stream, so everything that works on the local socket works here unchanged, the attach loop included. When the line breaks, the socket ends,
-as it does when a host dies, and whoever had it connects again.
+`dial` connects to the relay by the carrier that the relay's URL names, and opens a stream with the
+sealed channel inside. `dial` returns one end of a socket pair. A thread moves bytes between the
+other end and the stream. So all code for the local socket works unchanged, the attach loop
+included. When the line breaks, the socket ends, as after the death of a host, and the caller
+connects again.
 
-The relay is trusted with nothing. The machine's key is pinned: who answers with another is nobody. Whatever a relay does to the stream ends the channel.
-Two things are watched, because a line can be dead without a sign: the relay answers a ping within PING_WAIT_S, or it is gone; and if the machine sends nothing
-for so long, it is asked, sealed, and answers, or it is gone. Nothing is asked while output comes. And a machine that came into another network has another address:
-its old connections end without a word, so that is looked at as soon as nothing comes.
+The relay is not trusted. The machine's key is pinned, so an answer under a different key is
+refused. Any interference of the relay with the stream ends the channel. A line can be dead without
+a sign, so the client checks both parts. The relay must answer a ping within PING_WAIT_S. A machine
+that is silent for that long is asked through the sealed channel and must answer. While output
+arrives, the client does not ask. When this machine moves to a different network, the old
+connections end silently. So during silence the client also checks this machine's address.
 """
 
 from __future__ import annotations
@@ -21,10 +25,10 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from holdfast import __version__
-from holdfast.client.link import NoWay, Offline
+from holdfast.client.gone import NoRoute, Offline
 from holdfast.client.presence import Watching
-from holdfast.core import channel
-from holdfast.core.tunnel import Tunnel
+from holdfast.core.sealed import channel
+from holdfast.core.sealed.tunnel import Tunnel
 from holdfast.home.machines import Machine, Way
 from holdfast.model import address
 from holdfast.model.errors import (
@@ -43,8 +47,8 @@ from holdfast.transport.carriers import Carrier
 from holdfast.wire import outer
 
 F = TypeVar("F")
-STREAM: Final = 1  # a connection of ours has one
-MOVED_S: Final = 1.0  # of silence before the own address is looked at
+STREAM: Final = 1  # the only stream on a connection of ours
+MOVED_S: Final = 1.0  # silence before the client checks this machine's address
 AWAKE_S: Final = 2.0  # after a sleep: for the machine to answer before the line is dialled anew
 AWAY: Final = {
     outer.OFFLINE: "is not connected to the relay",
@@ -64,7 +68,7 @@ class Line(threading.Thread):
         super().__init__(name=f"line to {machine}", daemon=True)
         self.machine, self.why = machine, ""
         self._carrier, self._tunnel, self._sock = carrier, tunnel, ours
-        self._plain = bytearray()  # from the machine, not taken yet
+        self._plain = bytearray()  # received from the machine, not taken by the socket yet
         self._heard = self._asked = time.monotonic()
         self._asleep = Asleep()
         self._over = False
@@ -113,7 +117,7 @@ class Line(threading.Thread):
             self._watch(time.monotonic())
 
     def _from_user(self, reads: bool) -> None:
-        if not reads:  # it hung up, and there is no room to say the rest
+        if not reads:  # the user of the socket hung up, and there is no room for the rest
             self._over = True
             return
         try:
@@ -139,7 +143,7 @@ class Line(threading.Thread):
             elif isinstance(frame, outer.Credit) and frame.stream == STREAM:
                 self._tunnel.credit(frame.amount, now)
             elif isinstance(frame, outer.Close):
-                end = frame  # what came before it counts
+                end = frame  # earlier frames still count
                 break
             elif isinstance(frame, outer.Ping):
                 self._carrier.send(outer.encode(outer.Pong(frame.mark)))
@@ -154,9 +158,12 @@ class Line(threading.Thread):
             self._finish()
 
     def _finish(self) -> None:
-        """The channel is over. What came before its end is handed on, and nobody is waited for."""
+        """Deliver the data that arrived before the channel ended, without waiting."""
         if self._tunnel.reason and not self._tunnel.channel.whole:
-            self.why = f"the connection to {self.machine} was tampered with or broke ({self._tunnel.reason})"
+            self.why = (
+                f"the connection to {self.machine} was tampered with or broke "
+                f"({self._tunnel.reason})"
+            )
         self._sock.setblocking(True)
         self._sock.settimeout(REMOTE_WAIT_S)
         with contextlib.suppress(OSError):
@@ -179,14 +186,13 @@ class Line(threading.Thread):
             self._carrier.send(outer.encode(outer.Credit(STREAM, given)))
 
     def _watch(self, now: float) -> None:
-        """Is anybody there? Asked of the machine itself: a relay that answers for it cannot."""
-        if (
-            self._asleep.since()
-        ):  # the network is another one, or has forgotten us: answer soon, or be gone
+        """Check that the machine itself answers; a relay cannot answer for the machine."""
+        if self._asleep.since():
+            # A new network, or a router dropped the connection: the answer must come soon.
             self._asked, self._heard = now, now - 2 * REMOTE_SILENCE_S + AWAKE_S
             return self._send(self._tunnel.ask(now))
         if now - self._heard > MOVED_S and self._carrier.stranded():
-            raise Unavailable("this machine has another address now", "try again")
+            raise Unavailable("the address of this machine changed", "try again")
         if now - self._heard > 2 * REMOTE_SILENCE_S:
             raise Unavailable(f"{self.machine} does not answer any more")
         if now - max(self._heard, self._asked) > REMOTE_SILENCE_S:
@@ -203,7 +209,10 @@ class Line(threading.Thread):
 
 
 class Dialling(threading.Thread):
-    """Looks for the way, so that whoever wants it can do something else meanwhile. `patient`: as long as a relay says that the machine is away, it is waited for there."""
+    """Opens the line in a thread, so that the caller can go on meanwhile.
+
+    `patient`: while a relay reports that the machine is away, wait at the relay.
+    """
 
     def __init__(
         self,
@@ -253,13 +262,13 @@ class Dialling(threading.Thread):
                 self._watching.wait()
 
     def cancel(self) -> None:
-        """Whoever wanted it does not wait any more."""
+        """Stop: the line is no longer wanted."""
         with self._ending:
             if self._watching is not None:
                 self._watching.cancel()
 
     def line(self) -> tuple[socket.socket, str, Line]:
-        """What was found, or why nothing was."""
+        """The line, or the error that prevented the line."""
         self.join()
         assert self._found is not None
         if isinstance(self._found, HoldfastError):
@@ -270,10 +279,13 @@ class Dialling(threading.Thread):
 def dial(
     machine: Machine, static: bytes, meeting: bytes | None = None, wait_s: float = REMOTE_WAIT_S
 ) -> tuple[socket.socket, str, Line]:
-    """A socket that speaks frames with the machine, the hash that names this channel, and the line. The ways are tried one after the other."""
+    """A socket that speaks frames with the machine, the channel's hash, and the line.
+
+    Tries the known ways in turn.
+    """
     refused: HoldfastError | None = None
     never: HoldfastError = Unavailable(
-        f"no way to {machine.name} is known here",
+        f"no relay to {machine.name} is known here",
         "pair again: `holdfast invite` there, `holdfast join` here",
     )
     for way in machine.ways:
@@ -281,7 +293,7 @@ def dial(
             return _dial(machine, way, static, meeting, time.monotonic() + wait_s)
         except (Unavailable, TimedOut, NotAllowed) as e:
             refused = e
-        except (Impossible, Usage) as e:  # a way that cannot be gone from here, ever; others may
+        except (Impossible, Usage) as e:  # this way can never work from here; the next way may
             never = e
     raise refused or never
 
@@ -289,7 +301,7 @@ def dial(
 def _channel(machine: Machine, way: Way, static: bytes, meeting: bytes | None) -> channel.Channel:
     if meeting is None:
         return channel.initiator(way.route, static, machine.static, time.monotonic())
-    from holdfast.core.meeting import Meeting
+    from holdfast.core.sealed.meeting import Meeting
 
     return Meeting(True, way.route, static, meeting, time.monotonic())
 
@@ -318,7 +330,8 @@ def _dial(
             ).send
         if tunnel.reason:
             raise PeerFault(
-                f"who answers for {machine.name} at {address.name(way.url)} is not that machine, or the relay interferes ({tunnel.reason or 'no answer'})"
+                f"the peer at {address.name(way.url)} is not {machine.name}, or the relay "
+                f"interferes ({tunnel.reason or 'no answer'})"
             )
         theirs, ours = unix.pair()
         line = Line(machine.name, carrier, tunnel, ours)
@@ -331,7 +344,7 @@ def _dial(
 
 
 def _await(carrier: Carrier, deadline: float, machine: str, kind: type[F]) -> F:
-    """The next frame, which must be of that kind."""
+    """The next frame; raises unless the frame is of that kind."""
     poll = select.poll()
     while True:
         poll.register(carrier.fileno(), select.POLLIN | (select.POLLOUT if carrier.pending else 0))
@@ -350,15 +363,16 @@ def _await(carrier: Carrier, deadline: float, machine: str, kind: type[F]) -> F:
             elif isinstance(frame, kind):
                 return frame
             elif not isinstance(frame, outer.Credit):
-                raise PeerFault("the relay answers something else")
+                raise PeerFault("the relay sent an unexpected frame")
 
 
 def closed(machine: str, frame: outer.Close) -> HoldfastError:
-    """What a relay's CLOSE means to a person. It is the relay's word, which nobody vouches for."""
+    """The error for a relay's CLOSE. The relay's statement is not proved."""
     if frame.code in (outer.REFUSED, outer.UNAUTHORIZED):
-        return NoWay(
-            f"the relay knows no way to {machine} for us",
-            "you, or this device, may have been revoked there, a code used or expired: ask there for a new invitation",
+        return NoRoute(
+            f"the relay does not know {machine}, or your access was revoked",
+            "you or this device may have been revoked there, or a code was used or expired: "
+            "ask there for a new invitation",
         )
     made = Offline if frame.code == outer.OFFLINE else Unavailable
     return made(

@@ -1,15 +1,15 @@
-"""Starting the host when there is none.
+"""Start the host when none runs.
 
-A host that died (killed, crashed, machine rebooted) is started again by whoever needs it. One that a person stopped with
-`holdfast down` stays down until `up` or `new`: a marker in the run directory says so. Where a service manager runs the host (the home remembers),
-it is asked to; if it does not, a host is started as anywhere else.
+A client that needs a host starts the host, after a crash, a kill or a reboot. A host that a person
+stopped with `holdfast down` stays down until `up` or `new`; a marker in the run directory says so.
+Where a service manager runs the host (the home remembers this), the client asks the manager. If the
+manager does not start the host, the client does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Sequence
 
@@ -19,17 +19,22 @@ from holdfast.model.errors import HoldfastError, Impossible, Unavailable, Usage
 from holdfast.model.limits import START_WAIT_S
 from holdfast.transport import unix
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+
 SAYS = "holdfast host: "
-OTHER_QUICKER = 3  # exit code of a host that found another one in charge
+ANOTHER_SERVES = 3  # exit code of a host that found a running host
 HOST_UNIT = "holdfast-host.service"
-NOTICE_S = (
-    3.0  # for it to notice that its host died. A host of ours would keep its own from the home
-)
-MANAGER_S = 20.0  # for a service manager to say that the host is there, or that it will not be
+# Time for a manager to notice that the host died. A host that we start would lock the manager's
+# host out of this home.
+NOTICE_S = 3.0
+END_S = 5.0  # for a process to end
+MANAGER_S = 20.0  # for a service manager to report success or failure
 
 
 class Killed(Unavailable):
-    """The host was killed while it started: not its fault, and the next one may have better luck."""
+    """The host was killed while it started; the next attempt may succeed."""
 
 
 def is_stopped(home: Home) -> bool:
@@ -47,24 +52,15 @@ def mark_stopped(home: Home, stopped: bool) -> None:
 
 
 def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
-    """Starts a host apart from this process and returns when it answers. Two callers at once: one host wins, both succeed. If
-    that one is killed before it serves, there is another."""
-    import subprocess  # only here: it takes as long to import as an attach has for everything else
+    """Start a host, detached from this process, and return when it answers.
 
-    from holdfast.home import cores
+    If two callers start a host at once, only the faster host serves, and both callers succeed. If
+    that host is killed before it serves, a new host is started.
+    """
 
     def begin() -> subprocess.Popen[bytes]:
         try:
-            with cores.as_before():
-                return subprocess.Popen(
-                    [sys.executable, "-m", "holdfast.host.main"],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=err_w,
-                    start_new_session=True,
-                    cwd="/",
-                    env=environ,
-                )
+            return launch("holdfast.host.main", None, err_w, environ)
         except OSError as e:
             raise Unavailable(f"cannot start the host: {e}") from e
 
@@ -84,15 +80,14 @@ def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
             except OSError:
                 pass
             code = process.poll()
-            if code == OTHER_QUICKER and not is_stopped(
-                home
-            ):  # it waited for that one, and so would the next
+            if code == ANOTHER_SERVES and not is_stopped(home):
+                # That host waited for the other host, and so would the next.
                 process = begin()
             elif code is not None and code < 0:
                 raise Killed(
-                    f"the host was ended by signal {-code} while it started", f"look at {home.log}"
+                    f"the host was killed by signal {-code} while it started", f"look at {home.log}"
                 )
-            elif code not in (None, OTHER_QUICKER):
+            elif code not in (None, ANOTHER_SERVES):
                 raise _complaint(err_r, code, home)
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)
@@ -102,8 +97,52 @@ def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
     raise Unavailable("the host does not answer", f"look at {home.log}")
 
 
+def launch(
+    module: str, stdout: int | None, stderr: int, environ: dict[str, str] | None
+) -> subprocess.Popen[bytes]:
+    """Run a module as a process that is detached from this one."""
+    import subprocess  # late: the import takes as long as all other work of an attach
+
+    from holdfast.home import cores, programs
+
+    with cores.original_limit():
+        return subprocess.Popen(
+            programs.module(module),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL if stdout is None else stdout,
+            stderr=stderr,
+            start_new_session=True,
+            cwd="/",
+            env=environ,
+        )
+
+
+def await_end(pid: int, *signals: int) -> bool:
+    """Wait for the end of a process after each of these signals; False if the process goes on."""
+    import select
+    import signal
+
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        for number in signals or (None,):
+            if number is not None:
+                signal.pidfd_send_signal(handle, number)
+            if poll.poll(END_S * 1000):
+                return True
+        return False
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
 def _complaint(fd: int, code: int, home: Home) -> HoldfastError:
-    """What a host that could not start said: the error it ended with, as if it were ours."""
+    """The error that a host printed when it could not start."""
     try:
         lines = os.read(fd, 16_000).decode("utf-8", "replace").splitlines()
     except OSError:
@@ -122,7 +161,7 @@ def _complaint(fd: int, code: int, home: Home) -> HoldfastError:
 
 
 def managed(home: Home) -> str | None:
-    """Which manager runs the host of this home: "user", "system", or none."""
+    """The manager that runs the host of this home: "user", "system" or None."""
     try:
         with open(home.service) as file:
             kind = file.read(16)
@@ -132,7 +171,7 @@ def managed(home: Home) -> str | None:
 
 
 def systemctl(kind: str, *words: str) -> list[str]:
-    """A command line; also for who came by a way that does not say where its manager is (cron, su)."""
+    """A systemctl command line; works without the session's environment (cron, su)."""
     command = [
         "systemctl",
         *(("--user",) if kind == "user" else ()),
@@ -145,37 +184,45 @@ def systemctl(kind: str, *words: str) -> list[str]:
     )
 
 
+def start_unit(kind: str, unit: str) -> bool:
+    """Let the service manager start a unit; False if the manager does not."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            systemctl(kind, "start", unit),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=MANAGER_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return done.returncode == 0
+
+
 def _by_manager(home: Home) -> bool:
     kind = managed(home)
     if kind is None:
         return False
-    import subprocess
-
     end = time.monotonic() + NOTICE_S
-    while True:
-        try:
-            subprocess.run(
-                systemctl(kind, "start", HOST_UNIT),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=MANAGER_S,
-                check=True,
-            )
-        except (OSError, subprocess.SubprocessError):
-            return False
+    while start_unit(kind, HOST_UNIT):
         try:
             unix.connect(home.host_socket).close()
             return True
-        except OSError:  # it may not have noticed yet that its host died, and says that all is well
+        except OSError:  # the manager may not have noticed yet that the host died
             if time.monotonic() > end:
-                return False
+                break
         time.sleep(0.05)
+    return False
 
 
 def take_over(home: Home, kind: str, pids: Sequence[int]) -> None:
-    """Ends a host and a nursery that were started by hand, so that a manager can start its own. As after a crash, clients come
-    back by themselves (now by the manager) and sessions go on."""
+    """End a host and a nursery that were started by hand, so that the manager can start both.
+
+    As after a crash, clients reconnect (now to the manager's host) and sessions go on.
+    """
     import signal
 
     fresh = f"{home.service}.{os.getpid()}"
@@ -186,14 +233,11 @@ def take_over(home: Home, kind: str, pids: Sequence[int]) -> None:
             file.write(kind)
         os.rename(fresh, home.service)
     for pid in pids:
-        with contextlib.suppress(OSError):
-            handle = os.pidfd_open(pid)
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-            _wait_end(handle)
+        await_end(pid, signal.SIGKILL)
 
 
 def serving(home: Home) -> dict[str, int]:
-    """Who answers for this home, by the kernel's word: "host" and "nursery"."""
+    """The pids that serve this home, from the kernel: "host" and "nursery"."""
     found: dict[str, int] = {}
     for name in ("nursery", "host"):
         with (
@@ -202,14 +246,3 @@ def serving(home: Home) -> dict[str, int]:
         ):
             found[name] = unix.peer(sock)[0]
     return found
-
-
-def _wait_end(handle: int) -> None:
-    import select
-
-    try:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        poll.poll(5000)
-    finally:
-        os.close(handle)

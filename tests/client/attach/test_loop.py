@@ -1,4 +1,4 @@
-"""What the attach loop sends, and in which order."""
+"""The frames that the attach loop sends, and their order."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ import sys
 import termios
 from pathlib import Path
 
-from tests.client.test_link import Peer, host
-from tests.keeper.harness import stop
-
-from holdfast.client import attach
+from holdfast.client.attach import loop
 from holdfast.wire import frames
+from tests.support.keeper import stop
+from tests.support.peers.scripted_host import Peer, host
 
-SOURCE = Path(attach.__file__).parents[2]
+SOURCE = Path(loop.__file__).parents[3]
 ATTACH = (
-    "import sys; from holdfast.client.attach import Attachment; from holdfast.client.link import Link; from holdfast.home import Home\n"
-    "a = Attachment(Link(Home(sys.argv[1], '', True), 'ann', autostart=False), 's', False, False, 0x1c, 'C-x', None, False, None)\n"
+    "import sys; from holdfast.client.attach.loop import Attachment; "
+    "from holdfast.client.attach.prefix import Prefix; from holdfast.client.link import Link; "
+    "from holdfast.home import Home\n"
+    "a = Attachment(Link(Home(sys.argv[1], '', True), 'ann', autostart=False), 's', False, False, "
+    "Prefix(b'\\x1c', 'C-x'), None, None)\n"
     "a.begin(); a.run()"
 )
 
 
 def test_a_size_goes_before_the_keys_typed_after_it(tmp_path: Path) -> None:
-    """Or a program started by those keys would see the old size. The client comes late to both: a busy machine."""
+    """Otherwise a program started by those keys would see the old size.
+
+    The client comes late to both: a busy machine.
+    """
     sent: list[tuple[int, bytes]] = []
 
     def play(peer: Peer) -> None:
@@ -75,8 +80,15 @@ def test_a_size_goes_before_the_keys_typed_after_it(tmp_path: Path) -> None:
 
 
 def test_attaching_loads_nothing_that_it_can_do_without() -> None:
-    """Most of the time to a screen is the start of the interpreter: each of these would add 5 to 20 ms to it."""
+    """Most of the time to a screen is imports: each of these would add 1 to 20 ms."""
     heavy = (
+        "base64",
+        "contextlib",
+        "json",
+        "re",
+        "socket",
+        "threading",
+        "typing",
         "dataclasses",
         "inspect",
         "subprocess",
@@ -92,9 +104,12 @@ def test_attaching_loads_nothing_that_it_can_do_without() -> None:
         "holdfast.wire.outer",
         "holdfast.wire.noise",
     )
-    code = f"import sys, holdfast.client.attach, holdfast.faces.cli.main; print([name for name in {heavy!r} if name in sys.modules])"
+    code = (
+        "import sys, holdfast.client.attach.loop, holdfast.faces.cli.main; "
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
     found = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-S", "-c", code],
         env={"PYTHONPATH": str(SOURCE)},
         capture_output=True,
         text=True,

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-from holdfast.client.prefix import Prefix
+from holdfast.client.attach.prefix import Prefix
 
 
-def test_a_key_is_found_and_what_is_around_it_is_typed() -> None:
+def test_a_prefix_key_is_found_and_the_keys_around_it_are_typed() -> None:
     prefix = Prefix(b"\x1c")
     assert prefix.partition(b"ls\x1cd rest") == (b"ls", b"\x1c", b"d rest")
     assert prefix.partition(b"plain") == (b"plain", b"", b"")
 
 
-def test_what_is_pasted_is_text() -> None:
+def test_a_paste_is_text_and_no_command() -> None:
     prefix = Prefix(b"\x1c")
     pasted = b"\x1b[200~echo A\x1cd B\x1b[201~"
     assert prefix.partition(pasted + b"\x1cd") == (pasted, b"\x1c", b"d")

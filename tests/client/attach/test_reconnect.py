@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from holdfast.client.returning import Returning
-from holdfast.core.patience import QUICK_S
+from holdfast.client.attach.reconnect import Reconnect
+from holdfast.core.sealed.backoff import QUICK_S
 from holdfast.model.limits import RECONNECT_FIRST_S, RECONNECT_MAX_S, REMOTE_AGAIN_MAX_S
 
 
@@ -13,41 +11,36 @@ class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
 
-    def __call__(self) -> float:
-        return self.now
-
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(time, "monotonic", made)
-    return made
+def clock() -> Clock:
+    return Clock()
 
 
-def away(again: Returning, clock: Clock, seconds: float) -> None:
-    again.lost()
+def away(again: Reconnect, clock: Clock, seconds: float) -> None:
+    again.lost(clock.now)
     end = clock.now + seconds
     while clock.now < end:
         clock.now = max(clock.now, again.at)
-        again.tries()
-        again.failed()
+        again.tries(clock.now)
+        again.failed(clock.now)
 
 
 def test_the_host_of_this_machine_is_looked_for_every_second(clock: Clock) -> None:
-    again = Returning(remote=False)
-    again.lost()
+    again = Reconnect(remote=False)
+    again.lost(clock.now)
     assert again.at == clock.now + RECONNECT_FIRST_S
     away(again, clock, 86400.0)
     assert again.at <= clock.now + RECONNECT_MAX_S
-    again.reached()
-    again.lost()
+    again.reached(clock.now)
+    again.lost(clock.now)
     assert again.at == clock.now + RECONNECT_FIRST_S
 
 
-def test_another_machine_is_looked_for_with_patience_and_at_once_when_somebody_types(
+def test_another_machine_is_dialled_with_backoff_and_at_once_when_the_user_types(
     clock: Clock,
 ) -> None:
-    again = Returning(remote=True)
+    again = Reconnect(remote=True)
     away(again, clock, 86400.0)
     assert clock.now + REMOTE_AGAIN_MAX_S / 2 <= again.at <= clock.now + REMOTE_AGAIN_MAX_S * 1.5
     again.typed()
@@ -58,12 +51,12 @@ def test_another_machine_is_looked_for_with_patience_and_at_once_when_somebody_t
 
 
 def test_a_machine_away_for_a_moment_is_not_spoken_of(clock: Clock) -> None:
-    again = Returning(remote=True)
-    assert not again.long
-    again.lost()
+    again = Reconnect(remote=True)
+    assert not again.long(clock.now)
+    again.lost(clock.now)
     clock.now += 0.5
-    assert not again.long
+    assert not again.long(clock.now)
     clock.now += 1.0
-    assert again.long
-    again.reached()
-    assert not again.long
+    assert again.long(clock.now)
+    again.reached(clock.now)
+    assert not again.long(clock.now)

@@ -1,4 +1,4 @@
-"""Reading the ring ahead of the terminal: nothing lost, nothing twice, nothing from before a screen."""
+"""Reading the ring ahead of the terminal: no byte lost, doubled, or from before a screen."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.client.direct import Direct
+from holdfast.client.attach.ring_reader import Direct
 from holdfast.keeper.ring import Ring, create
 from holdfast.model.limits import OUTPUT_CHUNK_BYTES, RING_BYTES_MIN
 
 
 class Output:
-    """A keeper's ring and somebody who reads it."""
+    """A keeper's ring and a reader."""
 
     def __init__(self, size: int = 1 << 20) -> None:
         self.fd = create(size, 0, b"", 0, False, 80, 24)
@@ -71,7 +71,7 @@ def test_s6_looking_ahead_changes_nothing(steps: list[tuple[bytes, bool, bool]])
         output.close()
 
 
-def test_s6_a_screen_drops_what_was_read_ahead(output: Output) -> None:
+def test_s6_a_screen_drops_output_that_was_read_ahead(output: Output) -> None:
     output.direct.begin(0)
     output.print(b"old " * 10)
     output.direct.look_ahead()
@@ -84,7 +84,7 @@ def test_s6_a_screen_drops_what_was_read_ahead(output: Output) -> None:
     assert output.direct.take() == b""
 
 
-def test_s5_what_rolled_off_is_told_also_when_it_was_found_ahead() -> None:
+def test_s5_a_gap_is_reported_also_when_it_was_found_ahead() -> None:
     output = Output(RING_BYTES_MIN)
     try:
         output.direct.begin(0)
@@ -95,7 +95,7 @@ def test_s5_what_rolled_off_is_told_also_when_it_was_found_ahead() -> None:
         output.close()
 
 
-def test_ahead_is_one_piece_and_no_more(output: Output) -> None:
+def test_at_most_one_piece_is_read_ahead(output: Output) -> None:
     output.direct.begin(0)
     output.print(b"x" * (3 * OUTPUT_CHUNK_BYTES))
     for _ in range(5):
@@ -103,8 +103,8 @@ def test_ahead_is_one_piece_and_no_more(output: Output) -> None:
     assert output.direct.offset == OUTPUT_CHUNK_BYTES
 
 
-def test_s4_what_was_only_looked_at_is_not_called_delivered(output: Output) -> None:
-    """A client that loses its host goes on where its terminal is, not where it has looked."""
+def test_s4_output_that_was_read_ahead_does_not_count_as_delivered(output: Output) -> None:
+    """A client that loses its host continues where its terminal is, not where it has looked."""
     output.direct.begin(0)
     output.print(b"shown")
     assert bytes(output.direct.take() or b"") == b"shown" and output.direct.delivered == 5

@@ -1,4 +1,4 @@
-"""The user's terminal: raw while attached, restored after, and nobody waits for one that stands still."""
+"""The user's terminal: raw while attached, restored after; no wait for a stalled terminal."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client import start, terminal
-from holdfast.client.overlay import Overlay
+from holdfast.client import start
+from holdfast.client.attach import overlay, terminal
 from holdfast.home import Home
-from holdfast.host.screen import Screen
+from holdfast.host.terminal.screen import Screen
 from holdfast.model.errors import Impossible, Unavailable, Usage
+from tests.support.terminal_modes import DIRT, FRESH_LINE, state
 
-SOURCE = Path(terminal.__file__).parents[2]
+SOURCE = Path(terminal.__file__).parents[3]
 LEAVE = (
-    "import sys; from holdfast.client.terminal import UserTerminal; t = UserTerminal(); t.enter(); t.write(b'IN'); "
+    "import sys; from holdfast.client.attach.terminal import UserTerminal; t = UserTerminal(); "
+    "t.enter(); t.write(b'IN'); "
     "sys.stdin.buffer.raw.read(1); t.leave(); t.leave()"
 )
 
 
-def spawn(script: str, *args: str) -> tuple[int, int, subprocess.Popen[bytes]]:
-    master, slave = os.openpty()
-    process = subprocess.Popen(
+def run_on(slave: int, script: str, *args: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         [sys.executable, "-c", script, *args],
         stdin=slave,
         stdout=slave,
@@ -35,7 +36,6 @@ def spawn(script: str, *args: str) -> tuple[int, int, subprocess.Popen[bytes]]:
         start_new_session=True,
         env={"PYTHONPATH": str(SOURCE), "PATH": os.environ["PATH"]},
     )
-    return master, slave, process
 
 
 def read_until(master: int, wanted: bytes) -> bytes:
@@ -46,9 +46,10 @@ def read_until(master: int, wanted: bytes) -> bytes:
     return data
 
 
-def test_leaving_restores_what_entering_changed() -> None:
-    master, slave, process = spawn(LEAVE)
+def test_leaving_restores_the_modes_that_entering_changed() -> None:
+    master, slave = os.openpty()
     before = termios.tcgetattr(slave)
+    process = run_on(slave, LEAVE)
     read_until(master, b"IN")
     assert termios.tcgetattr(slave) != before
     os.write(master, b"x")
@@ -59,13 +60,14 @@ def test_leaving_restores_what_entering_changed() -> None:
     os.close(slave)
 
 
-def test_a_terminal_that_takes_nothing_does_not_keep_us() -> None:
+def test_a_stalled_terminal_does_not_keep_the_client_from_leaving() -> None:
     script = (
-        "from holdfast.client.terminal import UserTerminal\n"
+        "from holdfast.client.attach.terminal import UserTerminal\n"
         "t = UserTerminal(); t.enter()\nwhile t.pending is None: t.write(b'x' * 4096)\nt.leave()"
     )
-    master, slave, process = spawn(script)
+    master, slave = os.openpty()
     before = termios.tcgetattr(slave)
+    process = run_on(slave, script)
     begun = time.monotonic()
     assert process.wait(60) == 0
     assert time.monotonic() - begun < 30
@@ -78,61 +80,16 @@ def test_a_terminal_that_takes_nothing_does_not_keep_us() -> None:
 
 def test_attach_needs_a_terminal_on_both_sides() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from holdfast.client.terminal import UserTerminal; UserTerminal()"],
+        [
+            sys.executable,
+            "-c",
+            "from holdfast.client.attach.terminal import UserTerminal; UserTerminal()",
+        ],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         env={"PYTHONPATH": str(SOURCE)},
     )
     assert b"attach needs a terminal" in done.stderr
-
-
-# What a program in a session may have left its terminal in. Everything passes the viewers' filter.
-DIRT = {
-    "mouse": b"".join(b"\x1b[?%dh" % n for n in (9, 1000, 1002, 1003, 1005, 1015, 1006, 1016)),
-    "mouse, highlighted": b"\x1b[?1001h",
-    "paste, focus, colour scheme": b"\x1b[?2004h\x1b[?1004h\x1b[?2031h",
-    "alternate screen": b"\x1b[?1049h",
-    "alternate screen, old": b"\x1b[?47h",
-    "alternate screen, other": b"\x1b[?1047h",
-    "cursor": b"\x1b[?25l\x1b[5 q",
-    "cursor, blinking": b"\x1b[?12h",
-    "keypad and cursor keys": b"\x1b=\x1b[?1h",
-    "keys": b"\x1b[>4;2m\x1b[?67h\x1b[?1036l\x1b[?1039h\x1b[?1035l",
-    "kitty keys": b"\x1b[>1u\x1b[>31u",
-    "kitty keys, on both screens": b"\x1b[>1u\x1b[?1049h\x1b[>3u\x1b[=5u",
-    "colours": b"\x1b]4;1;rgb:11/22/33\x1b\\\x1b]10;#123456\x1b\\\x1b]11;#654321\x1b\\\x1b]12;#abcdef\x1b\\",
-    "pen and link": b'\x1b[1;3;4;31;44m\x1b]8;;https://example.org\x1b\\\x1b[1"q',
-    "region": b"\x1b[5;10r\x1b[?6h",
-    "margins": b"\x1b[?69h\x1b[3;20s",
-    "insert, no wrap": b"\x1b[4h\x1b[?7l",
-    "reverse wrap": b"\x1b[?45h\x1b[?1045h",
-    "line feed, local echo, locked": b"\x1b[20h\x1b[12l\x1b[2h",
-    "reverse video": b"\x1b[?5h",
-    "charsets": b"\x1b(0\x1b)A\x1b*0\x1b+0\x0e",
-    "charset, shifted right": b"\x1b~",
-    "tab stops": b"\x1b[3g\x1b[5G\x1bH",
-    "saved cursor": b"\x1b[31m\x1b(0\x1b[5;5H\x1b7",
-    "scrolling by mouse": b"\x1b[?1007l",
-    "held back": b"\x1b[?2026h",
-    "in the middle of a sequence": b"\x1b[38;5",
-    "in the middle of a string": b"\x1b]0;a title that",
-    "in the middle of a picture": b"\x1bP1;2;3q#0",
-}
-
-
-FRESH_LINE = b"\x1b(B\x1b)B\x1b*B\x1b+B\x1b[24;1H\r\n\x1b7"
-
-
-def state(screen: Screen) -> tuple[object, ...]:
-    """All that the emulator knows of itself, but what is written on it."""
-    screen.feed(b"\x1b8\x1b[H\x1b[2J")
-    others: list[object] = [screen._emulator.mode(number, ansi=True) for number in (2, 12)]
-    painted = screen.paint(0)
-    for _ in range(3):  # the other screen's stack of keyboard modes
-        screen.feed(b"\x1b[?1049h")
-        others.append(screen._emulator.kitty_flags)
-        screen.feed(b"\x1b[<u")
-    return painted, *others
 
 
 def left(entered: bytes, dirt: bytes) -> tuple[object, ...]:
@@ -149,7 +106,7 @@ def test_leaving_resets_all_that_a_session_may_have_set(dirt: bytes) -> None:
     assert left(terminal.SAVE, dirt) == state(clean)
 
 
-def test_leaving_keeps_what_the_user_had_set() -> None:
+def test_leaving_keeps_the_modes_of_the_user() -> None:
     """Modes whose default differs between terminals, or that people choose."""
     mine = b"\x1b[?1007l\x1b[?1036l\x1b[?12h"
     before = Screen(80, 24)
@@ -161,21 +118,6 @@ def test_leaving_keeps_what_the_user_had_set() -> None:
     assert state(screen) == state(before)
 
 
-class Sheet(terminal.UserTerminal):
-    """Keeps what is drawn."""
-
-    def __init__(self, cols: int, rows: int) -> None:
-        self.pending = None
-        self._size = (cols, rows)
-        self.drawn = b""
-
-    def size(self) -> tuple[int, int]:
-        return self._size
-
-    def write(self, data: bytes | memoryview) -> None:
-        self.drawn += bytes(data)
-
-
 SESSIONS = [
     {"id": f"id{n}", "name": f"n{n}\x1b[31m", "state": "live", "idle_s": float(n)}
     for n in range(40)
@@ -184,32 +126,33 @@ SESSIONS = [
 
 @pytest.mark.parametrize("size", [(80, 24), (20, 5), (2, 2), (1, 1), (0, 0), (300, 100)])
 def test_overlays_fit_and_cannot_act(size: tuple[int, int]) -> None:
-    for draw in (lambda o: o.help("name\x1b]0;x\x07", "id"), lambda o: o.choose(SESSIONS, "id3")):
-        sheet = Sheet(*size)
-        overlay = Overlay(sheet, "C-\\")
-        draw(overlay)  # type: ignore[no-untyped-call]
-        assert overlay.covering
-        text = sheet.drawn.rpartition(b"\x1b[H")[2].rpartition(b"\x1b[?2026l")[0]
+    for page in (
+        overlay.help_page("name\x1b]0;x\x07", "id", "C-\\"),
+        overlay.sessions_page(SESSIONS, "id3"),
+    ):
+        drawn = overlay.page(page, *size)
+        text = drawn.rpartition(b"\x1b[H")[2].rpartition(b"\x1b[?2026l")[0]
         lines = text.split(b"\r\n")
         assert len(lines) <= max(size[1], 2) and all(len(line) <= max(size[0], 2) for line in lines)
         assert b"\x1b" not in text and b"\x07" not in text
 
 
-def test_a_notice_leaves_the_cursor_and_is_not_drawn_where_it_cannot_be() -> None:
-    sheet = Sheet(30, 10)
-    Overlay(sheet, "C-b").notice("long \x1b words " * 10)
-    assert (
-        sheet.drawn.startswith(b"\x1b7")
-        and sheet.drawn.endswith(b"\x1b8")
-        and b"\x1b[1;1H" in sheet.drawn
-    )
-    for small in (Sheet(30, 1), Sheet(0, 0)):
-        Overlay(small, "C-b").notice("x")
-        assert small.drawn == b""
-    busy = Sheet(30, 10)
-    busy.pending = memoryview(b"half a frame")
-    Overlay(busy, "C-b").notice("x")
-    assert busy.drawn == b"", "a notice in the middle of somebody's escape sequence"
+def test_a_notice_leaves_the_cursor_and_is_not_drawn_on_a_tiny_terminal() -> None:
+    drawn = overlay.notice("long \x1b words " * 10, 30, 10)
+    assert drawn.startswith(b"\x1b7") and drawn.endswith(b"\x1b8") and b"\x1b[1;1H" in drawn
+    assert overlay.notice("x", 30, 1) == overlay.notice("x", 0, 0) == b""
+
+
+def test_a_notice_does_not_land_inside_an_escape_sequence() -> None:
+    r, w = os.pipe()
+    term = object.__new__(terminal.UserTerminal)
+    term.out, term.pending = w, memoryview(b"half a frame")
+    term.write_between(b"notice")
+    term.pending = None
+    term.write_between(b"later")
+    assert os.read(r, 100) == b"later"
+    os.close(r)
+    os.close(w)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +165,7 @@ def test_a_notice_leaves_the_cursor_and_is_not_drawn_where_it_cannot_be() -> Non
         (b"", -9, Unavailable, "ended with -9", "host.log"),
     ],
 )
-def test_what_a_host_said_before_it_died_is_the_clients_error(
+def test_the_last_error_of_a_dying_host_is_the_clients_error(
     said: bytes, code: int, error: type[Exception], message: str, recover: str
 ) -> None:
     r, w = os.pipe()
@@ -235,7 +178,7 @@ def test_what_a_host_said_before_it_died_is_the_clients_error(
 
 def test_the_marker_of_a_stopped_host(tmp_path: Path) -> None:
     home = Home(str(tmp_path), "", True)
-    start.mark_stopped(home, True)  # no directory: nothing to mark, and no error
+    start.mark_stopped(home, True)  # no directory: no mark, and no error
     assert not start.is_stopped(home)
     os.mkdir(home.run)
     start.mark_stopped(home, True)

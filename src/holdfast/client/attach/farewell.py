@@ -1,23 +1,18 @@
-"""How attach ends: the last line that the user sees, and the exit code."""
+"""The ways in which attach ends: the last line that the user sees, and the exit code."""
 
 from __future__ import annotations
 
-import signal
-from typing import Any
-
+from holdfast.client.attach.events import Finish
 from holdfast.model.errors import HoldfastError, NotAllowed, NotFound
+from holdfast.model.printable import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
 
 
-class Finished(Exception):
-    """Why the loop ended."""
-
-    def __init__(self, message: str, code: int = 0) -> None:
-        super().__init__(message)
-        self.message, self.code = message, code
-
-
-def sent_away(session: str, error: HoldfastError) -> Finished:
-    """The host does not have us here any more: why, and who could help. A session that is over is no failure."""
+def sent_away(session: str, error: HoldfastError) -> Finish:
+    """The host does not admit this client any more. An ended session is not a failure."""
     code = (
         0
         if isinstance(error, NotFound)
@@ -25,35 +20,59 @@ def sent_away(session: str, error: HoldfastError) -> Finished:
         if getattr(error, "reason", "") == "admission"
         else error.exit_code
     )
-    return Finished(
+    return Finish(
         f"[holdfast] {session}: {error.message}"
         + (f"\n  {error.recover}" if error.recover and code else ""),
         code,
     )
 
 
-def ended(session: str, event: dict[str, Any]) -> Finished:
+def ended(session: str, event: Json) -> Finish:
     code = event.get("exit_code")
-    return Finished(
-        f"[holdfast] {session} ended ({f'exit code {code}' if code is not None else event.get('reason')})"
+    why = f"exit code {code}" if code is not None else event.get("reason")
+    changed = event.get("tool_files")
+    return Finish(f"[holdfast] {session} ended ({why})" + changed_tool_files(changed))
+
+
+def changed_tool_files(changed: object) -> str:
+    """A line about files that a session changed and that the user's tools execute later."""
+    if not isinstance(changed, list) or not changed:
+        return ""
+    named = ", ".join(printable(str(path)) for path in changed)
+    return f"\n[holdfast] look before you go on: your tools may execute what it changed: {named}"
+
+
+def ended_unseen(end: Finish) -> Finish:
+    """The session ended, and output rolled off before the terminal took it.
+
+    No host sends a screen of an ended session.
+    """
+    return Finish(f"{end.message}; your terminal missed some of its last output", end.code)
+
+
+def detached(session: str) -> Finish:
+    return Finish(
+        f"[holdfast] detached from {session}; it keeps running. "
+        f"`holdfast attach {session}` comes back."
     )
 
 
-def detached(session: str) -> Finished:
-    return Finished(
-        f"[holdfast] detached from {session}; it keeps running. `holdfast attach {session}` comes back."
+def detached_by(session: str, operator: str) -> Finish:
+    """An operator sent this client away."""
+    return Finish(
+        f"[holdfast] {printable(operator)} detached this terminal from {session}; it keeps running."
+        f" `holdfast attach {session}` comes back."
     )
 
 
-def stopped(session: str, machine: str | None) -> Finished:
-    return Finished(
-        f"[holdfast] the host was stopped; {session} keeps running. `holdfast up`{f' on {machine}' if machine else ''}, then attach again.",
+def stopped(session: str, machine: str | None) -> Finish:
+    return Finish(
+        f"[holdfast] the host was stopped; {session} keeps running. "
+        f"`holdfast up`{f' on {machine}' if machine else ''}, then attach again.",
         5,
     )
 
 
-def told_to_leave(session: str, number: int) -> Finished:
-    return Finished(
-        f"[holdfast] {signal.Signals(number).name}: detached from {session}; it keeps running",
-        128 + number,
-    )
+def told_to_leave(session: str, number: int, name: str) -> Finish:
+    """A signal asked this process to end."""
+    return Finish(f"[holdfast] {name}: detached from {session}; it keeps running", 128 + number)

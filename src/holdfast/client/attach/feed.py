@@ -1,43 +1,50 @@
-"""Output from the session's ring to the user's terminal, without the host between them.
+"""Output from the session's ring to the user's terminal, without passing through the host.
 
-The ring's descriptor comes with the answer to `attach`. It is opened when a screen is on the terminal already: its code takes longer to load than
-the screen to show. Who is too far behind gets the newest screen instead.
+The descriptors of ring and bell come with the answer to `attach`. The client opens the ring once a
+screen is on the terminal: the code for the ring takes longer to load than the screen to show. A
+client that is too far behind gets the newest screen instead.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
-from typing import TYPE_CHECKING
 
 from holdfast.model.limits import SEEN_EVERY_BYTES
 from holdfast.wire import frames
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.client.direct import Direct
+    from holdfast.client.attach.ring_reader import Direct
+    from holdfast.client.attach.state import AttachState
+    from holdfast.client.attach.terminal import UserTerminal
     from holdfast.client.link import Link
-    from holdfast.client.overlay import Overlay
-    from holdfast.client.terminal import UserTerminal
 
 
 class Feed:
-    def __init__(self, poll: select.poll, term: UserTerminal, overlay: Overlay, link: Link) -> None:
-        self._poll, self._term, self._overlay, self._link = poll, term, overlay, link
-        self.direct: Direct | None = None  # the session's ring, if we may read it ourselves
-        self.descriptors: list[int] = []  # it, before it is opened
+    def __init__(
+        self, poll: select.poll, term: UserTerminal, state: AttachState, link: Link
+    ) -> None:
+        self._poll, self._term, self._state, self._link = poll, term, state, link
+        self.direct: Direct | None = None  # the open ring, if the host lends the ring
+        self.descriptors: list[int] = []  # ring and bell, until `direct` is open
+        self.clipboard = False  # session and user let programs write to the clipboard
         self.rung = False  # there may be output in the ring
-        self._told = 0  # how far the host knows us to be
+        self._told = 0  # how far the host knows that this client has read
+
+    @property
+    def reading(self) -> bool:
+        return self.direct is not None and self.direct.offset >= 0
 
     def open(self, offset: int, resumed: bool = False) -> None:
         if len(self.descriptors) == 2:
-            from holdfast.client.direct import Direct
+            from holdfast.client.attach.ring_reader import Direct
 
             ring, bell = self.descriptors
             self.descriptors = []
             try:
-                self.direct = Direct(ring, bell)
-            except Exception:  # not ours to read after all: the host sends the bytes
+                self.direct = Direct(ring, bell, self.clipboard)
+            except Exception:  # unreadable: the host sends the output instead
                 self.direct = None
                 return
             self._poll.register(bell, select.POLLIN)
@@ -51,13 +58,18 @@ class Feed:
             os.close(fd)
         self.descriptors = []
         if self.direct is not None:
-            with contextlib.suppress(KeyError):
+            try:
                 self._poll.unregister(self.direct.bell)
+            except KeyError:
+                pass
             self.direct.close()
             self.direct = None
 
     def show(self) -> bool:
-        """All that there is, as far as the terminal takes it. False: too much was missed, a fresh screen is needed."""
+        """Show as much output as the terminal takes.
+
+        False: some output rolled off the ring, so a fresh screen is needed.
+        """
         direct, term = self.direct, self._term
         if direct is None:
             self.rung = False
@@ -71,7 +83,7 @@ class Feed:
             if not len(data):
                 self.rung = False
                 return True
-            if not self._overlay.covering:
+            if not self._state.covered:
                 term.write(data)
             if direct.delivered - self._told >= SEEN_EVERY_BYTES and self._link.sock is not None:
                 self._told = direct.delivered

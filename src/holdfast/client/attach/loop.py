@@ -1,60 +1,77 @@
-"""The attach loop: keys in, output out, and nothing in between that costs time.
+"""The attach loop: one poll over the user's terminal, the host's socket and a signal pipe.
 
-One poll over the user's terminal, the host's socket and a signal pipe. Frames are small and fixed; nothing heavy is imported. Keys
-are numbered and kept until the session has taken them, so that a host that dies between two keys costs neither a lost nor
-a doubled one: the loop connects again by itself, says where it was, and goes on.
+The loop turns input into events for `AttachState` and carries out the effects that come back.
+Frames are small and fixed, and no heavy module is imported: a key costs microseconds here.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
+import termios
 import time
 from collections import deque
-from functools import partial
-from typing import Any
 
-from holdfast.client.company import COMMANDS, Company
-from holdfast.client.covering import COVER, PLACE, Covering
-from holdfast.client.deciding import QUESTION, Deciding
-from holdfast.client.ending import Finished, detached, ended, sent_away, stopped, told_to_leave
-from holdfast.client.feed import Feed
-from holdfast.client.link import HostGone, Link, NoWay
-from holdfast.client.notices import Notices
-from holdfast.client.overlay import Overlay
-from holdfast.client.prefix import Prefix, first_key
-from holdfast.client.returning import Returning
-from holdfast.client.switching import chosen_session, next_session
-from holdfast.client.terminal import UserTerminal, poke
-from holdfast.client.unacked import Unacked
-from holdfast.model.errors import (
-    HoldfastError,
-    NotAllowed,
-    PeerFault,
-    TimedOut,
-    Unavailable,
-    from_wire,
+from holdfast.client import questions
+from holdfast.client.attach import overlay
+from holdfast.client.attach.events import (
+    Attach,
+    Attached,
+    AttachFailed,
+    CloseRing,
+    Connect,
+    Dialling,
+    DiscardTyped,
+    Disconnect,
+    Drain,
+    Drained,
+    Draw,
+    Effect,
+    Event,
+    Finish,
+    Found,
+    Frame,
+    Keys,
+    Leave,
+    Lost,
+    Missed,
+    Notice,
+    OpenRing,
+    Redraw,
+    Resized,
+    Send,
+    SendAct,
+    SendAnswer,
+    SendCover,
+    Signalled,
+    StopRing,
+    Suspend,
+    TerminalGone,
+    Tick,
+    Title,
+    Write,
 )
-from holdfast.model.limits import ACK_EVERY_INPUTS
+from holdfast.client.attach.feed import Feed
+from holdfast.client.attach.prefix import Prefix
+from holdfast.client.attach.state import ATTACH, AttachState
+from holdfast.client.attach.terminal import UserTerminal, poke
+from holdfast.client.gone import HostGone
+from holdfast.model.errors import HoldfastError, PeerFault, from_wire
 from holdfast.wire import frames
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from holdfast.client.link import Link
+    from holdfast.model.jsontext import Json
 
 KEYS_BYTES = 16 * 1024  # of typing or pasting at a time
 READ_BYTES = 256 * 1024  # of frames at a time
-LEAVE_ON = (
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-)  # all that would otherwise leave the terminal raw
-ATTACH = 1  # request numbers
-LIST, REFRESH, STEER, KINDS = (
-    3,
-    4,
-    5,
-    8,
-)  # what a request asks; its number is that plus a multiple of KINDS
+FAREWELL_S = 0.5  # for the host to take the signature over the last keys
+# All signals that would otherwise leave the terminal raw.
+LEAVE_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 
 
 class Attachment:
@@ -64,63 +81,51 @@ class Attachment:
         session: str,
         observe: bool,
         take: bool,
-        prefix: int,
-        prefix_name: str,
+        prefix: Prefix,
         scrollback: int | None,
-        status: bool,
         agent: str | None,
+        clipboard: bool = False,
+        titled: bool = False,
     ) -> None:
-        self.link, self.observe, self.take, self.status = link, observe, take, status
-        self.session, self.name, self.says = session, session, ""
-        self.prefix = Prefix(bytes([prefix]))
-        self.prefix_name = prefix_name
-        self.scrollback = scrollback
-        self.agent = agent
+        self.link, self._take, self._clipboard = link, take, clipboard
+        self._scrollback, self._agent = scrollback, agent
         self.term = UserTerminal()
-        self.overlay = Overlay(self.term, prefix_name)
-        self.notices = Notices(self.overlay)
-        self.company = Company(link.operator, prefix_name)
-        self.deciding = Deciding(link, self.overlay, prefix_name, self._ask, STEER)
-        self.offset: int | None = (
-            None  # where the output we have shown ends; None: we need a screen
+        self._more = f" ... {prefix.name} m "  # how to read the rest of a notice that is cut
+        self.state = AttachState(
+            session, link.operator, prefix, observe, link.away.name if link.away else None, titled
         )
-        self.unacked = Unacked()
-        self.covering = Covering(link.acting, self._ask)
-        self.previous = ""
-        self.sessions: list[dict[str, Any]] = []
-        self._command = False  # the prefix key was pressed
-        self._ahead = b""  # typed while the list of sessions is on its way
-        self._covered = (
-            False  # part of the screen was drawn over: the next attach needs a fresh one
-        )
+        self._title = b""  # to be set when the terminal has taken all output
         self._frames = frames.Reader(frames.FROM_HOST)
         self._inbox: deque[tuple[int, bytes]] = deque()  # frames that came with an answer
         self._poll = select.poll()
-        self._stuck = (
-            select.poll()
-        )  # used while the terminal has not taken everything: more output can wait
+        # Used while the terminal has not taken all output: the host is not read meanwhile.
+        self._stuck = select.poll()
         self._room = [(self.term.out, select.POLLOUT)]
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._again = Returning(link.away is not None)
-        self._listing: str | None = None
-        self._asked = 0  # requests so far
         self._registered = -1  # the host's descriptor in the poll
-        self._watched: object = None  # whose that is
+        self._watched: object = None  # the socket of that descriptor
         self._signalled = False
-        self._deaf = False  # too much was typed that nobody takes: the keyboard is not read
-        self.feed = Feed(self._poll, self.term, self.overlay, link)
-        self._ended: Finished | None = None
+        self._deaf = False  # too much input waits: the keyboard is not read
+        self._draining = False  # the session has ended; the last output is being shown
+        self._finish: Finish | None = None
+        self._feed = Feed(self._poll, self.term, self.state, link)
+
+    @property
+    def clipboard_refused(self) -> bool:
+        """Whether the user allows programs to write to the clipboard, and the session does not."""
+        return self._clipboard and not self._feed.clipboard
 
     # ------------------------------------------------------------ life
 
     def begin(self) -> None:
-        """Asks for the session; what goes wrong here is the command's error, and the terminal is as it was."""
-        if self.take:
-            self.link.request("seize", session=self.session)
-        self._open()
+        """Attach. An error here is the command's error, and the terminal is unchanged."""
+        if self._take:
+            self.link.request("seize", session=self.state.session)
+        self.state.sequence = self.link.sequence
+        self._handle(self._open())
 
     def run(self) -> tuple[str, int]:
-        """Until the user detaches or the session ends, after `begin`. Gives the message for the user and the exit code."""
+        """Run until the user detaches or the session ends; returns the last line and exit code."""
         old = {
             n: signal.signal(n, self._noticed)
             for n in (signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP, *LEAVE_ON)
@@ -132,100 +137,70 @@ class Attachment:
                 poll.register(0, select.POLLIN)
                 poll.register(self._wake_r, select.POLLIN)
             self._stuck.register(self.term.out, select.POLLOUT)
-            while True:
-                self._turn()
-        except Finished as end:
-            return end.message, end.code
+            while self._finish is None:
+                self._poll_once()
+            return self._finish.message, self._finish.code
         finally:
             self.term.leave()
-            self.feed.close()
-            if self.link.sock is not None:
-                self.link.give_back(self._inbox, self._frames.rest())
-                with contextlib.suppress(Finished):
-                    self.covering.farewell(self.link)
+            self._feed.close()
+            self._farewell()
             signal.set_wakeup_fd(-1)
             for number, handler in old.items():
                 signal.signal(number, handler)
             self.link.close()
 
-    def _turn(self) -> None:
-        """One round of the loop. Frames come first: an attach may have brought some, and no event would tell of them."""
+    def _poll_once(self) -> None:
+        """Run a round. Frames come first: an attach may have read frames without an event."""
         while self.term.pending is None and (one := self._next()) is not None:
-            self._frame(*one)
-        if self.feed.rung and self.term.pending is None:
+            self._handle(Frame(*one))
+        if self._title:
+            self._write_title()
+        if self._feed.rung and self.term.pending is None:
             self._output()
-        if self.unacked.waiting:
-            self._send_typed()
-        if self.covering.at is not None and time.monotonic() >= self.covering.at:
-            self.covering.cover()
-        if self.link.sock is not self._watched or self._inbox or self._deaf or self.unacked.full:
+        if self._finish is not None:
+            return
+        if (
+            self.link.sock is not self._watched
+            or self._inbox
+            or self._deaf
+            or self.state.unacked.full
+        ):
             self._interest()
         stuck = self.term.pending is not None
-        if stuck and self.feed.direct is not None:
-            self.feed.direct.look_ahead()
+        if stuck and self._feed.direct is not None:
+            self._feed.direct.look_ahead()
         poll = self._stuck if stuck else self._poll
-        while (
-            ready := poll.poll(self._timeout())
-        ) == self._room:  # a flood: the terminal takes more of it, no more happens
-            self.term.flush()
+        deadline = self.state.deadline()
+        timeout = None if deadline is None else max(0.0, (deadline - time.monotonic()) * 1000)
+        while (ready := poll.poll(timeout)) == self._room:
+            self.term.flush()  # a flood of output: only the terminal needs work
             if self.term.pending is None:
                 return
         for fd, events in ready:
-            if fd == 0:
-                self._keys()
-            elif fd == self._wake_r:
-                self._signals()
-            elif fd == self.term.out and events & select.POLLOUT:
-                self.term.flush()
-            elif self.feed.direct is not None and fd == self.feed.direct.bell:
-                if self.term.pending is None:
-                    self._output()  # first what there is, for the eye; then the bell
-                if self.feed.direct is not None:
-                    self.feed.direct.quiet()
-                self.feed.rung = True  # and once more: it may have rung in between
-            elif self.link.sock is not None and fd == self.link.sock.fileno():
-                self._receive()
-        if self.link.sock is None and time.monotonic() >= self._again.at:
-            self._reconnect()
-        if self.notices.due():
-            self._refresh(reminds=False)
-        if (
-            self.deciding.at is not None
-            and time.monotonic() >= self.deciding.at
-            and (words := self.deciding.reminder())
-        ):
-            self.notices.say(words)
+            if self._finish is None:
+                self._ready(fd, events)
+        if deadline is not None and time.monotonic() >= deadline:
+            self._handle(Tick())
 
-    def _next(self) -> tuple[int, bytes | memoryview] | None:
-        if self._inbox:
-            return self._inbox.popleft()
-        try:
-            return self._frames.next()
-        except PeerFault as e:
-            self._lost(e)
-            return None
-
-    def _timeout(self) -> float | None:
-        if self.link.sock is not None and self.notices.until is None and self.deciding.at is None:
-            return (
-                None
-                if self.covering.at is None
-                else max(0.0, (self.covering.at - time.monotonic()) * 1000)
-            )
-        due = [
-            t
-            for t in (
-                self._again.at if self.link.sock is None else None,
-                self.notices.until,
-                self.covering.at,
-                self.deciding.at,
-            )
-            if t is not None
-        ]
-        return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
+    def _ready(self, fd: int, events: int) -> None:
+        if fd == 0:
+            self._keys()
+        elif fd == self._wake_r:
+            self._signals()
+        elif fd == self.term.out and events & select.POLLOUT:
+            self.term.flush()
+        elif self._feed.direct is not None and fd == self._feed.direct.bell:
+            if self.term.pending is None:
+                self._output()  # first the output, for the eye; then the bell
+            if self._feed.direct is not None:
+                self._feed.direct.quiet()
+            self._feed.rung = True  # once more: the bell may have rung in between
+        elif self.link.sock is not None and fd == self.link.sock.fileno():
+            self._receive()
 
     def _interest(self) -> None:
-        if self.unacked.full != self._deaf:
+        """Register in the poll the descriptors that are to be read now."""
+        if self.state.unacked.full != self._deaf:
             self._deaf = not self._deaf
             for poll in (self._poll, self._stuck):
                 poll.unregister(0) if self._deaf else poll.register(0, select.POLLIN)
@@ -234,129 +209,15 @@ class Attachment:
         if fd == self._registered:
             return
         if self._registered >= 0:
-            with contextlib.suppress(OSError, KeyError):
+            try:
                 self._poll.unregister(self._registered)
+            except (OSError, KeyError):
+                pass
         if fd >= 0:
             self._poll.register(fd, select.POLLIN)
         self._registered = fd
 
-    # ------------------------------------------------------------ connection
-
-    def _open(self) -> None:
-        """Connects and asks for the session; errors here are the command's errors."""
-        if self.link.sock is None:
-            self.link.connect()
-        self._frames = frames.Reader(frames.FROM_HOST)
-        self._inbox.clear()
-        self._attach()
-
-    def _attach(self) -> None:
-        cols, rows = self.term.size()
-        self.link.send(
-            frames.request(
-                ATTACH,
-                {
-                    "op": "attach",
-                    "session": self.session,
-                    "cols": cols,
-                    "rows": rows,
-                    "observe": self.observe,
-                    "scrollback": self.scrollback,
-                    "resume": self._resume(),
-                    "agent": self.agent,
-                    "direct": True,
-                },
-            )
-        )
-        while True:
-            kind, payload = self.link.receive(10.0)
-            if kind == frames.REPLY:
-                number, ok, body = frames.read_reply(payload)
-                if number == ATTACH:
-                    if not ok:
-                        raise from_wire(body)
-                    break
-        self.feed.close()
-        self.feed.descriptors, self.link.descriptors = self.link.descriptors, []
-        if self.offset is not None and body["resume"] is not None and self.feed.descriptors:
-            self.feed.open(self.offset, resumed=True)  # nothing was missed: no screen comes
-        self.session, self.name, self.says = body["id"], body["name"], str(body.get("says") or "")
-        self.notices.shown = self.notices.shown and self.offset is not None
-        self.deciding.begin()
-        self.unacked.acked(int(body["acked"]))
-        self.covering.begin(
-            self.link.acting.learn(
-                self.session, {"id": body["id"], "epoch": body["epoch"], "seen": body["seen"]}
-            )
-        )
-        assert self.link.sock is not None
-        self.link.sock.settimeout(None)
-        for sequence, data in self.unacked:
-            self.link.send(frames.input_(sequence, data, frames.INPUT_ACK))
-            self.covering.typed(sequence, data, time.monotonic())
-        self._inbox.extend(self.link.take_ready())
-        rest = self.link.splitter.take()
-        self._frames = frames.Reader(frames.FROM_HOST, size=max(READ_BYTES, 2 * len(rest)))
-        self._frames.space()[: len(rest)] = rest
-        self._frames.received(len(rest))
-
-    def _resume(self) -> int | None:
-        """Where we are, if what we show is the session's own screen and complete."""
-        if self._covered:
-            self.offset = None
-            self._covered = False
-        elif self.feed.direct is not None and self.feed.direct.offset >= 0:
-            self.offset = self.feed.direct.delivered
-        return self.offset
-
-    def _output(self) -> None:
-        """Output straight from the ring, as far as the terminal takes it."""
-        try:
-            if not self.feed.show():
-                self._refresh()
-            elif self._ended is not None and not self.feed.rung:
-                raise self._ended
-        except HoldfastError as e:
-            self._lost(e)
-
-    def _lost(self, error: HoldfastError) -> None:
-        self.link.close()
-        self._listing = None  # its answer will not come
-        self._covered = self._covered or self.deciding.busy or not self.notices.shown
-        self.deciding.leave()
-        if isinstance(error, HostGone) and error.reason == "down":
-            raise stopped(self.name, None if self.link.away is None else self.link.away.name)
-        if isinstance(error, PeerFault | NotAllowed) or (
-            isinstance(error, HostGone) and error.reason == "admission"
-        ):
-            raise sent_away(self.name, error)
-        self._again.lost()
-
-    def _reconnect(self) -> None:
-        self._again.tries()
-        try:
-            if not self.link.ready(partial(poke, self._wake_w)):
-                self._again.looks()
-                return self._still_away(f"{self.link.where} is not reached")
-            self._open()
-        except (Unavailable, TimedOut, OSError, NoWay) as e:
-            if isinstance(e, HostGone) and e.reason == "down":
-                self._lost(e)
-            self.link.close()
-            self._again.failed()
-            self._still_away(f"{self.link.where} does not answer")
-        except HoldfastError as e:
-            raise sent_away(self.name, e) from e
-        else:
-            self._again.reached()
-            self._go_on_typing()
-
-    def _still_away(self, why: str) -> None:
-        if self._again.long:
-            self.overlay.notice(f"{why}; the session keeps running; trying again")
-            self._covered = True
-
-    # ------------------------------------------------------------ keys
+    # ------------------------------------------------------------ input
 
     def _keys(self) -> None:
         try:
@@ -365,179 +226,36 @@ class Attachment:
             return
         except OSError:
             data = b""
-        if not data:  # the terminal is gone
-            raise Finished("", 129)
-        if self.link.sock is None:
-            self._again.typed()
+        if not data:
+            return self._handle(TerminalGone())
         if self._signalled:
-            self._signals()  # a size that changed before these keys goes before them
-        if (
-            self._listing is None
-            and not self._command
-            and not self.overlay.covering
-            and self.prefix.absent(data)
-        ):
-            self._type(data)
-        else:
-            self._typed(data)
+            self._signals()  # a change of size before these keys is sent first
+        self._handle(Keys(data))
 
-    def _typed(self, data: bytes) -> None:
-        while data:
-            if self._listing is not None and not self.overlay.covering:
-                self._ahead += data  # for whichever session it will be
+    def _noticed(self, *_: object) -> None:
+        self._signalled = True
+
+    def _signals(self) -> None:
+        self._signalled = False
+        try:
+            numbers = os.read(self._wake_r, 4096)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            if self._finish is not None:
                 return
-            if self.overlay.covering:
-                key = first_key(data)
-                data = data[len(key) :]
-                if self._listing is not None:
-                    self._choose(key)
-                elif not self.deciding.busy or self.deciding.key(key, self.prefix.key):
-                    self.overlay.closed()
-                    self._refresh()
-                    self._command = key == self.prefix.key
-                continue
-            if self._command:
-                self._command = False
-                key, data = data[:1], data[1:]
-                self._do(key)
-                continue
-            before, prefix, data = self.prefix.partition(data)
-            if before:
-                self._type(before)
-            self._command = bool(prefix)
-
-    def _type(self, data: bytes) -> None:
-        if self.observe:
-            return self.notices.say("you only observe; attach again without --observe to type")
-        if self.link.sock is not None and self.unacked.idle:
-            return self._send_now(data)
-        self.unacked.type(data)
-        self._send_typed()
-
-    def _send_typed(self) -> None:
-        while self.link.sock is not None and (data := self.unacked.next()) is not None:
-            self._send_now(data)
-
-    def _send_now(self, data: bytes) -> None:
-        """First it is sent, then written down here: every microsecond before is one more until its echo."""
-        link, unacked = self.link, self.unacked
-        link.sequence = sequence = link.sequence + 1
-        ask = unacked.pressing or (len(unacked) + 1) % ACK_EVERY_INPUTS == 0
-        try:
-            link.send(frames.input_(sequence, data, frames.INPUT_ACK if ask else 0))
-        except HoldfastError as e:
-            unacked.sent(sequence, data)
-            return self._lost(e)
-        unacked.sent(sequence, data)
-        self.covering.typed(sequence, data, time.monotonic())
-
-    def _do(self, key: bytes) -> None:
-        """A command after the prefix key."""
-        if key in (b"d", b"D", b"\x04"):
-            raise detached(
-                self.name if self.link.away is None else f"{self.link.away.name}/{self.name}"
-            )
-        if key == self.prefix.key:
-            self._type(key)
-        elif key == b"?" or key == b"h":
-            self.overlay.help(self.name, self.session)
-        elif key in (b"s", b"w", b"n", b"p", b"l"):
-            self._listing = key.decode()
-            self._ask(LIST, {"op": "ls"})
-        elif key in COMMANDS:
-            request = self.company.request(key)
-            self.notices.say(request) if isinstance(request, str) else self._steer(request)
-        elif key == b"y":
-            self._instead(self.deciding.show())
-        elif key == b"r":
-            self._refresh()
-        elif key == b"\x1a":
-            self._suspend()
-        else:
-            self.notices.say(f"no such command; {self.prefix_name} ? shows help")
-
-    def _suspend(self) -> None:
-        self.term.leave()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        self.term.enter()
-        self._refresh()
-
-    def _steer(self, request: dict[str, Any]) -> None:
-        fields = {"seq": self.link.next_sequence(), **request}
-        self.link.acting.sign(str(fields.pop("op")), fields, self.covering.place)
-        self._ask(STEER, {"op": request["op"], **fields})
-
-    def _ask(self, kind: int, body: dict[str, Any]) -> int:
-        self._asked += KINDS  # a number of its own each time: the last one may not be answered yet
-        try:
-            self.link.send(frames.request(self._asked + kind, body))
-        except HoldfastError as e:
-            self._lost(e)
-        return self._asked + kind
-
-    def _refresh(self, reminds: bool = True) -> None:
-        if self.link.sock is not None:
-            self.notices.awaits(reminds)
-            self._ask(REFRESH, {"op": "refresh"})
-        else:
-            self._covered = True
-
-    def _instead(self, text: str | None) -> None:
-        """Said instead of what was to cover the screen."""
-        if text:
-            self._refresh()
-            self.notices.say(text)
-
-    # ------------------------------------------------------------ switching
-
-    def _go_on_typing(self) -> None:
-        ahead, self._ahead = self._ahead, b""
-        self._typed(ahead)
-
-    def _listed(self, sessions: list[dict[str, Any]]) -> None:
-        self.sessions = sessions
-        how, self._listing = self._listing, None
-        match next_session(how, [s["id"] for s in sessions], self.session, self.previous):
-            case "":
-                self.notices.say("no session before this one")
-            case str(session):
-                self._switch(session)
-            case None:
-                self._listing = "s"
-                self.overlay.choose(sessions, self.session)
-
-    def _choose(self, key: bytes) -> None:
-        self._listing = None
-        self.overlay.closed()
-        chosen = chosen_session(key, self.sessions)
-        return self._switch(chosen) if chosen is not None else self._refresh()
-
-    def _switch(self, session: str) -> None:
-        if session == self.session:
-            return self._refresh()
-        old = self.session
-        self.feed.close()
-        self.offset, self.session = None, session
-        try:
-            self._attach_in_place()
-            self.previous = old
-        except HoldfastError as e:
-            if isinstance(e, HostGone):
-                return self._lost(e)
-            self.session = old
-            self._attach_in_place()
-            self.notices.say(e.message)
-
-    def _attach_in_place(self) -> None:
-        while (one := self._frames.next()) is not None:
-            self._inbox.append((one[0], bytes(one[1])))
-        self.link.give_back(self._inbox, self._frames.rest())
-        self._inbox.clear()
-        self.covering.cover()
-        self.unacked.clear()  # sent in order before this; what was typed there is not for the next session
-        self._attach()
-
-    # ------------------------------------------------------------ frames
+            if number == signal.SIGWINCH:
+                self.state.size = self.term.size()
+                self._handle(Resized())
+            elif number == 0:
+                self._handle(Found())
+            elif number == signal.SIGTSTP:
+                self._suspend(Suspend())
+            elif number in LEAVE_ON:
+                self._handle(Signalled(number, signal.Signals(number).name))
+            elif number == signal.SIGCONT and self.term.raw:
+                self.term.enter()
+                self._handle(Redraw())
 
     def _receive(self) -> None:
         sock = self.link.sock
@@ -547,106 +265,222 @@ class Attachment:
         except OSError:
             count = 0
         if not count:
-            return self._lost(HostGone("the connection to the host ended"))
+            return self._handle(Lost(HostGone("the connection to the host ended")))
         self._frames.received(count)
 
-    def _frame(self, kind: int, payload: bytes | memoryview) -> None:
-        if kind == frames.OUTPUT:
-            _, end, acked, data = frames.read_output(payload)
-            self.offset = end
-            if acked:
-                self.unacked.acked(acked)
-            if len(data) and not self.overlay.covering:
-                self.term.write(data)
-        elif kind == frames.SCREEN:
-            offset, acked, reason, _, _, data = frames.read_screen(payload)
-            self.offset = offset if reason != frames.SCREEN_FOREIGN else None
-            self.unacked.acked(acked)
-            if (
-                not self.overlay.covering
-            ):  # what covers it stays until a key; a fresh screen is asked for then
-                self.term.write(data)
-                self.notices.came(self.deciding.reminder())
-            if reason == frames.SCREEN_FOREIGN:
-                if self.feed.direct is not None:
-                    self.feed.direct.stop()
+    def _next(self) -> tuple[int, bytes | memoryview] | None:
+        if self._inbox:
+            return self._inbox.popleft()
+        try:
+            return self._frames.next()
+        except PeerFault as e:
+            self._handle(Lost(e))
+            return None
+
+    def _output(self) -> None:
+        """Show as much output from the ring as the terminal takes."""
+        try:
+            if not self._feed.show():
+                self._handle(Missed())
+            elif self._draining and not self._feed.rung:
+                self._handle(Drained())
+        except HoldfastError as e:
+            self._handle(Lost(e))
+
+    # ------------------------------------------------------------ effects
+
+    def _handle(self, event: Event) -> None:
+        state = self.state
+        state.blocked = self.term.pending is not None
+        for effect in state.handle(event, time.monotonic()):
+            if self._finish is not None:
+                return
+            if type(effect) is Send:
+                self._send(effect.frame)
             else:
-                self.feed.open(offset)
-        elif kind == frames.EVENT:
-            self._event(frames.read_json(payload))
-        elif kind == frames.REPLY:
-            number, ok, body = frames.read_reply(payload)
-            if number % KINDS == COVER:
-                self.covering.covered(number, ok, body)
-            elif number % KINDS == PLACE:
-                self.covering.placed(ok, body)
-            elif number % KINDS == QUESTION:
-                self._instead(self.deciding.came(number, ok, body))
-            elif number % KINDS == LIST:
-                if ok:
-                    self._listed(
-                        [s for s in body["sessions"] if s["state"] in ("live", "detached")]
-                    )
-                else:
-                    self._listing = None
-                self._go_on_typing()
-            elif not ok:
-                self.notices.say(self.company.refusal(body))
-        elif kind == frames.BYE:
-            body = frames.read_json(payload)
-            self._lost(
-                HostGone(
-                    str(body.get("message")),
-                    str(body.get("reason")),
-                    str(body.get("recover") or ""),
-                )
-            )
+                _EFFECTS[type(effect)](self, effect)
 
-    def _event(self, body: dict[str, Any]) -> None:
-        name = body.get("event")
-        if name == "ended":
-            self._ended = ended(self.name, body)
-            self.feed.rung = self.feed.direct is not None and self.feed.direct.offset >= 0
-            if not self.feed.rung:
-                raise self._ended
+    def _send(self, frame: bytes) -> None:
+        if self.link.sock is None:
+            return  # lost with the connection; the state has been told
+        try:
+            self.link.send(frame)
+        except HoldfastError as e:
+            self._handle(Lost(e))
+
+    def _request(self, number: int, body: Json) -> None:
+        self._send(frames.request(number, body))
+
+    def _send_act(self, effect: SendAct) -> None:
+        self.link.acting.sign(effect.op, effect.fields, effect.target)
+        self._request(effect.number, {"op": effect.op, **effect.fields})
+
+    def _send_cover(self, effect: SendCover) -> None:
+        signed = self.link.acting.cover(effect.target, effect.keys)
+        body = {"op": "cover", "session": effect.target.session, "signed": signed}
+        self._request(effect.number, body)
+
+    def _send_answer(self, effect: SendAnswer) -> None:
+        self._request(effect.number, questions.answer(self.link, effect.question, effect.answer))
+
+    def _write(self, effect: Write) -> None:
+        self.term.write(effect.data)
+
+    def _draw(self, effect: Draw) -> None:
+        self.term.write(overlay.page(effect.lines, *self.state.size))
+
+    def _notice(self, effect: Notice) -> None:
+        self.term.write_between(overlay.notice(effect.text, *self.state.size, self._more))
+
+    def _retitle(self, effect: Title) -> None:
+        self._title = overlay.title(effect.text)
+        self._write_title()
+
+    def _write_title(self) -> None:
+        if self.term.pending is None:
+            self.term.write(self._title)
+            self._title = b""
+
+    def _discard_typed(self, effect: DiscardTyped) -> None:
+        termios.tcflush(0, termios.TCIFLUSH)
+
+    def _open_ring(self, effect: OpenRing) -> None:
+        self._feed.open(effect.offset, effect.resumed)
+
+    def _stop_ring(self, effect: StopRing) -> None:
+        if self._feed.direct is not None:
+            self._feed.direct.stop()
+
+    def _close_ring(self, effect: CloseRing) -> None:
+        self._feed.close()
+
+    def _drain(self, effect: Drain) -> None:
+        self._draining = True
+        self._feed.rung = self._feed.reading
+        if not self._feed.rung:
+            self._handle(Drained())
+
+    def _disconnect(self, effect: Disconnect) -> None:
+        self.link.close()
+
+    def _suspend(self, effect: Suspend) -> None:
+        self.term.leave()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self.term.enter()
+        self._handle(Redraw())
+
+    def _finished(self, effect: Finish) -> None:
+        self._finish = effect
+
+    # ------------------------------------------------------------ attaching
+
+    def _open(self) -> Attached:
+        """Connect and attach."""
+        if self.link.sock is None:
+            self.link.connect()
+        self._frames = frames.Reader(frames.FROM_HOST)
+        self._inbox.clear()
+        return self._attached()
+
+    def _connect(self, effect: Connect) -> None:
+        try:
+            if not self.link.ready(lambda: poke(self._wake_w)):
+                return self._handle(Dialling())
+            event: Event = self._open()
+        except (HoldfastError, OSError) as e:
+            event = AttachFailed(e)
+        self._handle(event)
+
+    def _attach(self, effect: Attach) -> None:
+        """Attach a session on this connection, after reading the frames of the old session."""
+        try:
+            while (one := self._frames.next()) is not None:
+                self._inbox.append((one[0], bytes(one[1])))
+            self.link.give_back(self._inbox, self._frames.rest())
+            self._inbox.clear()
+            event: Event = self._attached()
+        except HoldfastError as e:
+            event = AttachFailed(e)
+        self._handle(event)
+
+    def _attached(self) -> Attached:
+        """Ask for the session and wait for the answer; prepare to read the frames that follow."""
+        state, feed = self.state, self._feed
+        state.size = self.term.size()
+        delivered = feed.direct.delivered if feed.reading and feed.direct is not None else None
+        cols, rows = state.size
+        body = {
+            "op": "attach",
+            "session": state.session,
+            "cols": cols,
+            "rows": rows,
+            "observe": state.observe,
+            "scrollback": self._scrollback,
+            "resume": state.resume_offset(delivered),
+            "agent": self._agent,
+            "direct": True,
+            **({"clipboard": True} if self._clipboard else {}),  # older hosts do not know it
+        }
+        self.link.send(frames.request(ATTACH, body))
+        while True:
+            kind, payload = self.link.receive(10.0)
+            if kind == frames.REPLY:
+                number, ok, answer = frames.read_reply(payload)
+                if number == ATTACH:
+                    if not ok:
+                        raise from_wire(answer)
+                    break
+        feed.close()
+        feed.descriptors, self.link.descriptors = self.link.descriptors, []
+        feed.clipboard = answer.get("clipboard") is True
+        assert self.link.sock is not None
+        self.link.sock.settimeout(None)
+        self._inbox.extend(self.link.take_ready())
+        for one in self.link.recovered:
+            event = {"event": "recovered", **one}
+            frame = frames.pack_json(frames.EVENT, event)
+            self._inbox.extend(frames.Splitter(frames.FROM_HOST).feed(frame))
+        self.link.recovered.clear()
+        rest = self.link.splitter.take()
+        self._frames = frames.Reader(frames.FROM_HOST, size=max(READ_BYTES, 2 * len(rest)))
+        self._frames.space()[: len(rest)] = rest
+        self._frames.received(len(rest))
+        return Attached(answer, bool(feed.descriptors))
+
+    def _farewell(self) -> None:
+        """Sign the last keys before leaving; a host that does not answer is not waited for."""
+        if self.link.sock is None:
             return
-        if name == "refused":
-            number = body.get("number")
-            self.unacked.drop(int(number or 0))
-            self.notices.say(self.company.refusal(body))
-        elif name == "renamed":
-            self.name = str(body.get("name"))
-        elif (
-            words := self.deciding.words(body) if name == "approval" else self.company.words(body)
-        ) is not None:
-            if self.deciding.closed(body):
-                self.deciding.leave()
-                self._refresh()
-            self.notices.say(words)
+        self.link.give_back(self._inbox, self._frames.rest())
+        self._finish = None
+        try:
+            self._handle(Leave())
+            deadline = time.monotonic() + FAREWELL_S
+            while self.link.sock is not None and (left := deadline - time.monotonic()) > 0:
+                kind, payload = self.link.receive(left)
+                last = self.state.last_request
+                if kind == frames.REPLY and frames.read_reply(payload)[0] == last:
+                    return
+        except HoldfastError:
+            pass
 
-    def _noticed(self, *_: Any) -> None:
-        self._signalled = True
 
-    def _signals(self) -> None:
-        self._signalled = False
-        with contextlib.suppress(BlockingIOError):
-            for number in os.read(self._wake_r, 4096):
-                if number == signal.SIGWINCH:
-                    self._resized()
-                elif number == 0:
-                    self._again.at = 0.0
-                elif number == signal.SIGTSTP:
-                    self._suspend()
-                elif number in LEAVE_ON:
-                    raise told_to_leave(self.name, number)
-                elif number == signal.SIGCONT and self.term.raw:
-                    self.term.enter()
-                    self._refresh()
-
-    def _resized(self) -> None:
-        self._instead(self.deciding.resized())
-        if self.link.sock is not None:
-            try:
-                self.link.send(frames.resize(0, *self.term.size()))
-            except HoldfastError as e:
-                self._lost(e)
+_EFFECTS: dict[type[Effect], Any] = {
+    SendAct: Attachment._send_act,
+    SendCover: Attachment._send_cover,
+    SendAnswer: Attachment._send_answer,
+    Write: Attachment._write,
+    Draw: Attachment._draw,
+    Notice: Attachment._notice,
+    Title: Attachment._retitle,
+    DiscardTyped: Attachment._discard_typed,
+    OpenRing: Attachment._open_ring,
+    StopRing: Attachment._stop_ring,
+    CloseRing: Attachment._close_ring,
+    Drain: Attachment._drain,
+    Disconnect: Attachment._disconnect,
+    Connect: Attachment._connect,
+    Attach: Attachment._attach,
+    Suspend: Attachment._suspend,
+    Finish: Attachment._finished,
+}

@@ -1,48 +1,55 @@
-"""What attach says on the first line for a moment, and when: not onto a screen that is about to be replaced.
+"""The line that attach shows over the first row for a moment. Pure.
 
-A screen that is on its way would wipe a notice away unread. Until it is there, the notice is kept and said then; of several the last one counts.
+A screen that has been requested would erase a notice unread. So the notice is kept until that
+screen has arrived. Of several notices, only the last is shown.
 """
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
+from collections import deque
 
-if TYPE_CHECKING:
-    from holdfast.client.overlay import Overlay
-
-NOTICE_S = 2.0  # how long a notice covers the first line
+KEPT = 16
+NOTICE_S = 2.0  # how long a notice covers the first row
 
 
 class Notices:
-    def __init__(self, overlay: Overlay) -> None:
-        self._overlay = overlay
-        self.until: float | None = None  # when the session's own first line is due again
-        self.later = ""  # said once the screen is there
-        self.shown = False  # it is, and no other one is on its way
-        self._reminds = True  # the user asked for the screen that is on its way
+    def __init__(self) -> None:
+        self.until: float | None = None  # when the session's own first row is due again
+        self.later = ""  # to be shown with the next screen
+        self.shown = False  # the screen has arrived, and no further screen is requested
+        self.kept: deque[str] = deque(maxlen=KEPT)  # the last notices, newest first
+        self._reminds = True  # the user asked for the next screen
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, now: float, covered: bool) -> str | None:
+        """The text, if there is room now; `covered`: a list or question covers the screen."""
+        if text not in list(self.kept)[:1]:
+            self.kept.appendleft(text)
         if not self.shown:
             self.later = text
-        elif not self._overlay.covering:
-            self._overlay.notice(text)
-            self.until = time.monotonic() + NOTICE_S
+            return None
+        if covered:
+            return None
+        self.until = now + NOTICE_S
+        return text
 
-    def awaits(self, reminds: bool) -> None:
-        """A screen was asked for."""
+    def page(self) -> list[str]:
+        """The last notices, newest first, each at full length."""
+        told = [f"  {text}" for text in self.kept] or ["  none so far"]
+        return ["holdfast: the last notices, newest first", "", *told, "", "Any key returns."]
+
+    def requested(self, reminds: bool) -> None:
+        """A screen was requested; `reminds`: by the user, who may need a reminder."""
         self.shown, self._reminds = False, reminds
 
-    def came(self, reminder: str | None) -> None:
-        """The screen is there, and covered what was said before it. `reminder`: for who has looked away meanwhile, if nothing newer is to be said."""
+    def came(self, reminder: str | None) -> str | None:
+        """A screen has replaced the last notice; returns the text to show on it."""
         text = self.later or (reminder if self._reminds else None)
         self.until, self.later, self.shown, self._reminds = None, "", True, False
-        if text:
-            self.say(text)
+        return text
 
-    def due(self) -> bool:
-        """Whether what was said has stood long enough; the caller draws the session again."""
-        if self.until is None or time.monotonic() < self.until:
+    def due(self, now: float) -> bool:
+        """Whether the notice has been shown long enough; the caller requests a screen."""
+        if self.until is None or now < self.until:
             return False
         self.until = None
         return True

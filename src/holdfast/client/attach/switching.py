@@ -1,14 +1,16 @@
-"""Which session a switching key means."""
+"""The session that a switching key means. Pure."""
 
 from __future__ import annotations
 
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
 
 KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def next_session(how: str | None, ids: list[str], current: str, previous: str) -> str | None:
-    """The one to go to; None if the user is to choose, "" if there is none before this one."""
+    """The session to attach; None: the user must choose; "": there is no previous session."""
     if how in ("n", "p") and current in ids:
         return ids[(ids.index(current) + (1 if how == "n" else -1)) % len(ids)]
     if how == "l":
@@ -16,7 +18,7 @@ def next_session(how: str | None, ids: list[str], current: str, previous: str) -
     return None
 
 
-def chosen_session(key: bytes, sessions: list[dict[str, Any]]) -> str | None:
-    """Of a list that is shown with KEYS before its lines."""
+def chosen_session(key: bytes, sessions: list[Json]) -> str | None:
+    """The session that this key chooses in a list whose lines begin with KEYS."""
     index = KEYS.find(chr(key[0])) if len(key) == 1 else -1
     return str(sessions[index]["id"]) if 0 <= index < len(sessions) else None

@@ -1,13 +1,13 @@
-"""The user's own terminal while attached: raw, and put back on every way out.
+"""The user's own terminal while attached: in raw mode, and restored on every way out.
 
-Output goes through a descriptor of its own that does not block (the shell shares the file description behind fd 1: making that one
-non-blocking would outlive us if we are killed). What the terminal does not take is kept, at most one frame, and nothing
-more is read from the host meanwhile: a slow terminal slows only itself.
+Output goes through a separate non-blocking descriptor. The shell shares the file description behind
+fd 1: if fd 1 became non-blocking, fd 1 would stay non-blocking after this process is killed. Output
+that the terminal does not take is kept, at most a frame. Meanwhile the client reads no more from
+the host, so a slow terminal slows no other client.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import struct
@@ -18,57 +18,43 @@ from fcntl import ioctl
 
 from holdfast.model.errors import Usage
 
-# Modes whose default differs between terminals, or that people choose: blinking, backspace, wheel in pagers, meta, urgency, clusters.
+# Modes that people choose, or with defaults that differ between terminals: blinking, backspace,
+# wheel in pagers, meta, urgency, clusters.
 _PREFERENCES = b"12;67;1007;1034;1035;1036;1039;1042;2027"
 _OFF = (
-    1,
-    5,
-    40,
-    45,
-    1045,
-    9,
-    1000,
-    1001,
-    1002,
-    1003,
-    1005,
-    1006,
-    1015,
-    1016,
-    1004,
-    2004,
-    2026,
-    2031,
-    2033,
-    2048,
-    6,
-    69,
+    b"1 5 40 45 1045 9 1000 1001 1002 1003 1005 1006 1015 1016 1004 2004 2026 2031 2033 2048 6 69"
 )
 _NO_KEYS = b"\x1b[<99u\x1b[=0u"
 _COLOURS = b"".join(
     b"\x1b]%d\x1b\\" % number for number in (104, 105, 110, 111, 112, 113, 114, 117, 119)
 )
-# Leaves every mode a program may have set, whatever sequence it was in: VT52, status line, alternate screen and kitty's keys on both,
-# preferences, modes, keys, colours and pointer, pen, link and protection, character sets, region, cursor.
+# Pen, link, protection and character sets. Both screens get it: each has a saved cursor.
+_PEN = b'\x1b[0m\x1b]8;;\x1b\\\x1b[0"q\x1b(B\x1b)B\x1b*B\x1b+B\x1b}\x0f'
+# Leaves every mode that a program may have set, even in the middle of a sequence: VT52, status
+# line, alternate screen and kitty's keys on both screens, preferences, modes, keys, colours and
+# pointer, pen, link and protection, character sets, region, cursor.
 RESET = (
     b"\x18\x1b\\\x1b<\x1b[0$}"
     + _NO_KEYS
-    + b"\x1b7\x1b[?1049l\x1b[?1047l\x1b[?47l"
+    + _PEN
+    + b"\x1b[?6l\x1b[H\x1b7\x1b[?1049l\x1b[?1047l\x1b[?47l"
     + _NO_KEYS
     + b"\x1b[?"
     + _PREFERENCES
     + b"r"
-    + b"".join(b"\x1b[?%dl" % mode for mode in _OFF)
+    + b"".join(b"\x1b[?%bl" % mode for mode in _OFF.split())
     + b"\x1b[?7h\x1b[?8h\x1b[2l\x1b[4l\x1b[12h\x1b[20l\x1b>\x1b[>1m\x1b[>2m\x1b[>4m"
     + _COLOURS
-    + b'\x1b]22;\x1b\\\x1b[0m\x1b]8;;\x1b\\\x1b[0"q\x1b(B\x1b)B\x1b*B\x1b+B\x0f\x1b}\x1b[r\x1b[?25h\x1b[0 q'
+    + b"\x1b]22;\x1b\\"
+    + _PEN
+    + b"\x1b[r\x1b[?25h\x1b[0 q"
 )
-LEAVE_WAIT_S = 1.0  # for a terminal to take the sequences that reset it
+LEAVE_WAIT_S = 1.0  # for a terminal to take the reset sequences
 SAVE, RESTORE_TITLE = b"\x1b[22;0t\x1b[?" + _PREFERENCES + b"s", b"\x1b[23;0t"
 
 
 def farewell(cols: int, rows: int) -> bytes:
-    """What puts a terminal of that size back; the cursor ends on a fresh line."""
+    """The bytes that restore a terminal of that size; the cursor ends on a fresh line."""
     tabs = b"\x1b[3g" + b"".join(b"\x1b[%dG\x1bH" % column for column in range(9, cols + 1, 8))
     return RESET + tabs + b"\x1b[%d;1H\r\n\x1b7" % max(rows, 1) + RESTORE_TITLE
 
@@ -98,26 +84,26 @@ class UserTerminal:
         return cols, rows
 
     def enter(self) -> None:
-        """Also again, when somebody else had the terminal meanwhile."""
+        """Set raw mode; also called after a different program used the terminal."""
         tty.setraw(0, termios.TCSANOW)
         if not self.raw:
             self.raw = True
             self.write(SAVE)
 
     def leave(self) -> None:
-        """Back to how it was. Safe to call twice."""
+        """Restore the terminal. Safe to call twice."""
         if not self.raw:
             return
         self.raw = False
         self.pending = None
         taken = self._write_all(farewell(*self.size()))
-        with contextlib.suppress(
-            OSError, termios.error
-        ):  # a terminal that is gone needs no restoring
+        try:
             termios.tcsetattr(0, termios.TCSADRAIN if taken else termios.TCSANOW, self._saved)
+        except (OSError, termios.error):  # the terminal is gone
+            pass
 
     def _write_all(self, data: bytes) -> bool:
-        """False if the terminal did not take all of it: one that stands still must not keep us from leaving."""
+        """False if the terminal did not take all: a stopped terminal must not block our exit."""
         deadline = time.monotonic() + LEAVE_WAIT_S
         poll = select.poll()
         poll.register(self.out, select.POLLOUT)
@@ -132,23 +118,26 @@ class UserTerminal:
         return True
 
     def takes(self) -> bool:
-        """Whether it takes anything at all: the last word is not worth hanging for."""
+        """Whether the terminal takes output at all: the last line is not worth waiting for."""
         poll = select.poll()
         poll.register(self.out, select.POLLOUT)
         return bool(poll.poll(LEAVE_WAIT_S * 1000))
 
     def write(self, data: bytes | memoryview) -> None:
-        """Only when nothing is pending."""
+        """Write to the terminal; call only if no output is pending."""
         try:
             n = os.write(self.out, data)
         except BlockingIOError:
             n = 0
-        self.pending = (
-            memoryview(bytes(data))[n:] if n < len(data) else None
-        )  # copied once, if it is not ours
+        self.pending = memoryview(bytes(data))[n:] if n < len(data) else None
+
+    def write_between(self, data: bytes) -> None:
+        """Write if all earlier output is out, so that `data` does not land inside a sequence."""
+        if data and self.pending is None:
+            self.write(data)
 
     def flush(self) -> None:
-        """A terminal takes some 4 KiB at a time: what is left is not copied again for each of them."""
+        """Write more of the rest, without a copy: a terminal takes some 4 KiB at a time."""
         if self.pending is not None:
             try:
                 n = os.write(self.out, self.pending)
@@ -158,6 +147,8 @@ class UserTerminal:
 
 
 def poke(pipe: int) -> None:
-    """Wakes up who polls the other end, from another thread."""
-    with contextlib.suppress(OSError):
+    """Wake the loop that polls the other end, from any thread."""
+    try:
         os.write(pipe, b"\0")
+    except OSError:
+        pass

@@ -1,20 +1,20 @@
-"""What attach says about the others on the session: who has the turn, who asks for it, what one inherits with it.
+"""Notices about the turn: the holder, requests, and the shell state a new holder inherits. Pure.
 
-The turn is invisible until contended: that somebody types into a free session is on the screen anyway and needs no words.
+The turn is invisible until contended: typing into a free session shows on the screen and needs no
+notice.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from holdfast.core.originators import told_of
 from holdfast.model.printable import printable
 
-SHOWN_TEXT = 40  # of what somebody staged or started
-SHOWN_JOBS = 2
-SHOWN_CHANGES = 3
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
 
-COMMANDS = {  # key after the prefix -> the request it makes
+SHOWN_TEXT = 40  # characters of a program
+
+COMMANDS = {  # key after the prefix -> request
     b"t": ("seize", {}),
     b"g": ("turn", {"act": "grant"}),
     b"x": ("turn", {"act": "refuse"}),
@@ -24,15 +24,16 @@ COMMANDS = {  # key after the prefix -> the request it makes
 }
 
 
-class Company:
-    """What is known of the others from the host's events."""
+class TurnNotices:
+    """Words the host's events about the turn, and remembers which operators wait for it."""
 
     def __init__(self, me: str, prefix: str) -> None:
         self.me, self.prefix = me, prefix
+        self.holder: str | None = None
         self.waiting: list[str] = []
 
-    def request(self, key: bytes) -> dict[str, Any] | str:
-        """What a prefix command asks of the host, or why it cannot."""
+    def request(self, key: bytes) -> Json | str:
+        """The request of a prefix command, or why there is none."""
         op, fields = COMMANDS[key]
         if fields.get("act") in ("grant", "refuse"):
             if not self.waiting:
@@ -40,8 +41,8 @@ class Company:
             return {"op": op, **fields, "to": self.waiting[0]}
         return {"op": op, **fields}
 
-    def refusal(self, error: dict[str, Any]) -> str:
-        """Why something was not done, and the key that helps."""
+    def refusal(self, error: Json) -> str:
+        """Why a request or a key was refused, with the key that helps."""
         message, name = str(error.get("message")), error.get("name")
         if name == "turn_held":
             return f"{message}; {self.prefix} a asks for it, {self.prefix} t takes it"
@@ -51,15 +52,34 @@ class Company:
             return f"{message}; {self.prefix} R resumes it"
         return message
 
-    def words(self, event: dict[str, Any]) -> str | None:
-        """What to tell the user of an event; None if nothing."""
+    def greeting(self, session: Json) -> str | None:
+        """The notice on attach: in a halted session nothing moves, and no key is taken."""
+        turn = session.get("turn")
+        self.holder = str(turn["holder"]) if turn else None
+        if session.get("state") != "halted":
+            return None
+        return self.refusal({"message": f"{session['name']} is halted"})
+
+    @property
+    def writes(self) -> str:
+        """Which operator writes, for the title of the terminal."""
+        if self.holder is None:
+            return "the turn is free"
+        return "you write" if self.holder == self.me else f"{self.holder} writes"
+
+    def words(self, event: Json) -> str | None:
+        """The notice for an event, if there is one."""
         name = event.get("event")
         if name in ("turn", "turn_asked", "turn_withdrawn"):
             self.waiting = [str(o) for o in event.get("waiting") or ()]
         if name == "turn":
+            self.holder = str(event["holder"]) if event.get("holder") else None
             return self._turn(event)
         if name == "turn_asked" and event.get("holder") == self.me:
-            return f"{event.get('operator')} asks for the turn: {self.prefix} g gives it, {self.prefix} x refuses"
+            return (
+                f"{event.get('operator')} asks for the turn: "
+                f"{self.prefix} g gives it, {self.prefix} x refuses"
+            )
         if (
             name == "turn_withdrawn"
             and event.get("operator") == self.me
@@ -67,9 +87,32 @@ class Company:
         ):
             return f"your request for the turn was {event.get('why')}"
         if name == "inherits":
-            return "you have the turn" + self._inherited(event)
+            from holdfast.core.session.inheritance import in_a_line
+
+            return "you have the turn" + in_a_line(event, self.me)
+        if name == "halted" and event.get("because"):
+            return printable(f"halted: {event['because']}; {self.prefix} R resumes")
+        if name == "stopped":
+            by, who = event.get("by"), event.get("operator")
+            if who == self.me:
+                return f"{by} stopped you here: your programs are frozen, your input is refused"
+            return f"{by} stopped the programs of {who} ({event.get('how')})"
+        if name == "operator_resumed":
+            who = "your programs" if event.get("operator") == self.me else event.get("operator")
+            return f"{event.get('by')} resumed {who}"
+        if name == "limit_near":
+            used, limit = int(event["used"]), int(event["limit"])
+            return f"{100 * used // limit}% of this session's {event['resource']} limit are used"
+        if name == "killed_for_memory":
+            named = f"{event['program'] or 'a process'} ({event['pid'] or 'unknown'})"
+            return printable(f"out of memory: {named} was killed")
+        if name == "network_lost":
+            return "this session has lost its network; a new session gets one again"
         if name == "halted":
-            return f"{event.get('operator')} halted everything ({event.get('how')}); {self.prefix} R resumes"
+            return (
+                f"{event.get('operator')} halted everything ({event.get('how')}); "
+                f"{self.prefix} R resumes"
+            )
         if name == "ends":
             verb, names = (
                 "watch" if event.get("right") == "observe" else "type",
@@ -80,39 +123,21 @@ class Company:
             )
         if name in ("not_started", "not_as_shown"):
             whose = "" if event.get("operator") == self.me else f" ({event.get('operator')})"
-            return printable(
-                f"{str(event.get('program'))[-SHOWN_TEXT:]}{whose} {'was not started' if name == 'not_started' else 'is not what was shown to the gate'}: {event.get('because')}"
+            program = str(event.get("program"))[-SHOWN_TEXT:]
+            fate = (
+                "was not started" if name == "not_started" else "is not what was shown to the gate"
+            )
+            return printable(f"{program}{whose} {fate}: {event.get('because')}")
+        if name == "recovered":
+            return (
+                f"{event.get('operator')} is an administrator of this machine now, by "
+                "`operator recover`; `holdfast operator revoke` undoes that"
             )
         if name == "resumed":
             return f"{event.get('operator')} resumed the session"
         return None
 
-    def _inherited(self, event: dict[str, Any]) -> str:
-        line = ", ".join(
-            f"{p['text'][:SHOWN_TEXT]!r} by {p['operator']}" for p in event.get("staged") or ()
-        )
-        others = [job for job in event.get("jobs") or () if job["actor"] != self.me]
-        runs = ", ".join(
-            f"{job['command'][:SHOWN_TEXT]!r} by {job['actor']}" for job in others[:SHOWN_JOBS]
-        )
-        more = f" and {len(others) - SHOWN_JOBS} more" if len(others) > SHOWN_JOBS else ""
-        return (
-            (f"; on the line: {line}" if line else "")
-            + (f"; runs: {runs}{more}" if runs else "")
-            + self._changed(event)
-        )
-
-    def _changed(self, event: dict[str, Any]) -> str:
-        """What others made of the shell. What nobody knows is told where everything is asked for, not in one line."""
-        told = [
-            told_of(one["kind"], one["name"][:SHOWN_TEXT], one["actor"], one.get("sure", True))
-            for one in event.get("changed") or ()
-            if one["actor"] not in (self.me, "unknown")
-        ]
-        more = f" and {len(told) - SHOWN_CHANGES} more" if len(told) > SHOWN_CHANGES else ""
-        return printable(f"; changed: {', '.join(told[:SHOWN_CHANGES])}{more}") if told else ""
-
-    def _turn(self, event: dict[str, Any]) -> str | None:
+    def _turn(self, event: Json) -> str | None:
         holder, previous, how = event.get("holder"), event.get("previous"), event.get("how")
         if how in ("write", "free") or holder == previous:
             return None
@@ -123,6 +148,8 @@ class Company:
             "hand": "was handed the turn",
             "grant": "was given the turn",
         }.get(str(how), "has the turn")
-        return f"{holder} {verb}" + (
-            " from you" if previous == self.me else f" from {previous}" if previous else ""
+        return (
+            f"{holder} {verb}"
+            + (" from you" if previous == self.me else f" from {previous}" if previous else "")
+            + (" and holds it until released" if how == "seize" else "")
         )

@@ -1,17 +1,21 @@
-"""What was typed: waiting to be sent, or sent and not taken yet. Both kept, bounded, and in order.
+"""Typed input that waits to be sent, or was sent and not taken yet: bounded and in order. Pure.
 
-What was sent is kept until the session has taken it, so that it can be sent again to a host that comes back. No more than IN_FLIGHT_BYTES
-are sent ahead: the socket takes them at once, so typing never blocks, and the host never has to refuse a part of a paste for
-want of room and take a later one. What does not fit waits here; when that is much, the user's terminal is not read on:
-nothing is dropped, it waits where it comes from.
+Sent input is kept until the session has taken the input, so that the client can send the input
+again to a host that comes back. At most INPUT_IN_FLIGHT_BYTES are sent ahead. The socket takes that
+much at once, so typing never blocks. Also, the host never refuses a part of a paste for lack of
+room and then accepts a later part. The rest waits here. If too much waits, the loop stops reading
+the user's terminal: keys are not dropped but wait in the terminal.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 
 from holdfast.model.limits import INPUT_IN_FLIGHT_BYTES, UNACKED_INPUT_BYTES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Unacked:
@@ -29,12 +33,12 @@ class Unacked:
 
     @property
     def full(self) -> bool:
-        """Nothing more is to be read from the keyboard."""
+        """Whether the keyboard must not be read for now."""
         return self._waiting_bytes >= UNACKED_INPUT_BYTES
 
     @property
     def idle(self) -> bool:
-        """What is typed now may be sent at once."""
+        """Whether new input may be sent at once."""
         return not self.waiting and self._sent_bytes < INPUT_IN_FLIGHT_BYTES
 
     def type(self, data: bytes) -> None:
@@ -42,7 +46,7 @@ class Unacked:
         self._waiting_bytes += len(data)
 
     def next(self) -> bytes | None:
-        """What is to be sent now."""
+        """The next input that may be sent now."""
         if not self.waiting or self._sent_bytes >= INPUT_IN_FLIGHT_BYTES:
             return None
         data = self.waiting.popleft()
@@ -55,16 +59,16 @@ class Unacked:
 
     @property
     def pressing(self) -> bool:
-        """Whether something waits for the session to take what was sent."""
+        """Whether an acknowledgement is needed soon, to send more."""
         return bool(self.waiting) or self._sent_bytes > INPUT_IN_FLIGHT_BYTES // 2
 
     def acked(self, sequence: int) -> None:
-        """It and all before it were taken."""
+        """The session has taken this input and all earlier input."""
         while self._sent and self._sent[0][0] <= sequence:
             self._sent_bytes -= len(self._sent.popleft()[1])
 
     def drop(self, sequence: int) -> None:
-        """It was refused."""
+        """The host refused this input."""
         self._sent = deque((n, d) for n, d in self._sent if n != sequence)
         self._sent_bytes = sum(len(d) for _, d in self._sent)
 
