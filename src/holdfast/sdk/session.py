@@ -1,0 +1,291 @@
+"""A session as a program sees it: run, type, look, wait, steer."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Final, Literal
+
+from holdfast.client.engine.engine import Engine
+from holdfast.client.engine.parts import Data, Event, Gap
+from holdfast.model.errors import Busy, Refused, TimedOut, TurnHeld, Unfinished
+from holdfast.sdk.attach import Attachment
+from holdfast.sdk.files import Files
+from holdfast.sdk.forward import Forward
+from holdfast.sdk.results import (
+    Chunk,
+    Ended,
+    Graph,
+    Halted,
+    RunResult,
+    Screen,
+    Seized,
+    Sent,
+    SessionInfo,
+    TurnState,
+    Waited,
+    read,
+)
+from holdfast.sdk.running import Running, began
+
+TurnRule = Literal["wait", "fail", "seize"]
+PAGE: Final = 200  # entries of a record or events in one answer
+WAIT_S: Final = 30.0  # for the turn or the prompt, before the act is tried again
+
+
+class Session:
+    """One live session. Its `id` is the same for every client, host and machine."""
+
+    def __init__(self, engine: Engine, info: SessionInfo) -> None:
+        self._engine, self._info = engine, info
+        self.id: Final = info.id
+        self.turn: Final = Turn(engine, info.id)
+        self.files: Final = Files(engine, info.id)
+
+    @property
+    def name(self) -> str:
+        return self._info.name
+
+    @property
+    def ref(self) -> str | None:
+        """The reference to write into a transcript; `client.resolve` finds its meaning later."""
+        return self._info.ref
+
+    def __repr__(self) -> str:
+        return f"Session({self.name!r}, {self.id!r})"
+
+    async def info(self) -> SessionInfo:
+        """The session as it is now."""
+        self._info = read(SessionInfo, await self._engine.ask("get", session=self.id))
+        return self._info
+
+    # ------------------------------------------------------------ acting
+
+    async def run(
+        self,
+        text: str,
+        *,
+        turn: TurnRule = "wait",
+        timeout: float | None = None,
+        hold: float | None = None,
+        once: str | None = None,
+    ) -> RunResult:
+        """Runs a command in the session's shell; gives its output and exit code.
+
+        `turn`: `wait` for the turn and a free prompt, `fail` if there is none, or `seize` the turn.
+        `timeout`: after so many seconds the result has the state `running`; the command goes on.
+        `hold`: seconds to wait for an approval, if the policy asks for one. `once`: an idempotency
+        key; any client that repeats the act with the key gets the outcome of the first.
+        """
+        async with self._engine.one_at_a_time(self.id):
+            running = await self.start(text, turn=turn, timeout=timeout, hold=hold, once=once)
+            try:
+                return await running.wait()
+            finally:
+                await running.leave()
+
+    async def start(
+        self,
+        text: str,
+        *,
+        turn: TurnRule = "wait",
+        timeout: float | None = None,
+        hold: float | None = None,
+        once: str | None = None,
+    ) -> Running:
+        """Starts a command and returns at once; the handle streams, waits, or leaves it alone."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            parts = self._engine.stream(
+                "run",
+                session=self.id,
+                text=text,
+                timeout=_left(end) or 0.0,
+                resume=None,
+                hold=hold,
+                **_key(once),
+            )
+            try:
+                return await began(parts)
+            except (TurnHeld, Busy, Unfinished) as e:
+                if turn == "fail":
+                    raise
+                await self._await_turn(e, turn, end)
+
+    async def _await_turn(self, why: Refused, turn: TurnRule, end: float | None) -> None:
+        """Waits until the act that was refused may be tried again, or raises the refusal."""
+        left = _left(end)
+        if left is not None and left <= 0:
+            raise why
+        wait_s = WAIT_S if left is None else min(left, WAIT_S)
+        if turn == "seize" and not isinstance(why, Busy):
+            await self.seize()
+        elif isinstance(why, TurnHeld):
+            await self._engine.ask("turn", None, session=self.id, act="request", wait=wait_s)
+        else:
+            with contextlib.suppress(TimedOut):
+                await self.wait("idle", timeout=wait_s)
+
+    async def send(
+        self,
+        text: str = "",
+        *,
+        keys: Sequence[str] = (),
+        enter: bool = False,
+        paste: bool = False,
+        hold: float | None = None,
+        once: str | None = None,
+    ) -> Sent:
+        """Types text, then named keys (`C-c`, `Up`, `Escape` …); `enter` presses Enter last."""
+        body = await self._engine.ask(
+            "send",
+            session=self.id,
+            text=text,
+            keys=[*keys, *(["Enter"] if enter else [])],
+            paste=paste,
+            hold=hold,
+            **_key(once),
+        )
+        return read(Sent, body)
+
+    async def signal(self, pid: int, signal: str = "TERM", *, tree: bool = False) -> int:
+        """Signals one process, or the process and all below; gives the number of processes."""
+        body = await self._engine.ask("signal", session=self.id, pid=pid, signal=signal, tree=tree)
+        return int(body["count"])
+
+    async def seize(self) -> Seized:
+        """Takes the turn at once, without the consent of its holder."""
+        return read(Seized, await self._engine.ask("seize", session=self.id))
+
+    async def halt(self) -> Halted:
+        """Stops every process of the session."""
+        return read(Halted, await self._engine.ask("halt", session=self.id))
+
+    async def resume(self) -> Halted:
+        """Lets a halted session go on."""
+        return read(Halted, await self._engine.ask("resume", session=self.id))
+
+    async def rename(self, name: str) -> None:
+        """Gives the session another name; its id stays."""
+        await self._engine.ask("rename", session=self.id, name=name)
+        await self.info()
+
+    async def end(self) -> Ended:
+        """Ends every process of the session."""
+        return read(Ended, await self._engine.ask("end", None, session=self.id))
+
+    def attach(self, size: tuple[int, int] = (80, 24), *, observe: bool = False) -> Attachment:
+        """A terminal attached to the session, within a `with` block; `observe`: without typing."""
+        return Attachment(self._engine, self.id, size, observe)
+
+    def forward(self, port: int, listen: str | None = None, *, expose: bool = False) -> Forward:
+        """A listening TCP port of the session at an address of this machine, within a `with` block.
+
+        `listen`: ADDRESS, ADDRESS:PORT or PORT; by default 127.0.0.1 with the same port, or with a
+        free one. `expose`: allow an address that other machines can reach.
+        """
+        return Forward(self._engine, self.id, port, listen, expose)
+
+    # ------------------------------------------------------------ looking
+
+    async def view(self, *, history: int = 0) -> Screen:
+        """The screen now; `history`: lines of scrollback."""
+        body = await self._engine.ask("view", session=self.id, history=history)
+        return read(Screen, body)
+
+    async def read(
+        self, start: int | None = None, *, follow: bool = False
+    ) -> AsyncGenerator[Chunk, None]:
+        """Raw output from an absolute offset, the oldest kept by default; `follow`: until the end.
+
+        The iteration survives the death of the host: no byte is missing and none comes twice.
+        """
+        fields: dict[str, Any] = {"session": self.id, "from": start, "follow": follow}
+        async with contextlib.aclosing(
+            self._engine.stream("read", patient=follow, **fields)
+        ) as parts:
+            async for part in parts:
+                if isinstance(part, Gap):
+                    yield Chunk(part.end, b"", part.end - part.start)
+                elif isinstance(part, Data):
+                    yield Chunk(part.start, part.data)
+
+    async def wait(self, *conditions: str, timeout: float | None = None) -> Waited:
+        """Returns when one of the conditions holds; raises `TimedOut` after `timeout` seconds.
+
+        Conditions: idle, input, secret, exit, command, `text:REGEX`, `port:NUMBER`.
+        """
+        fields = {"session": self.id, "for": list(conditions), "timeout": timeout or 0.0}
+        return read(Waited, await self._engine.ask("wait", None, **fields))
+
+    async def graph(self) -> Graph:
+        """Processes with their operators, open files, sockets and the terminal."""
+        body = await self._engine.ask("graph", session=self.id)
+        return read(Graph, body, raw=body)
+
+    async def log(
+        self, after: int = 0, *, follow: bool = False
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Entries of the record, the oldest first; `follow`: each new entry too."""
+        found = entries(self._engine, "log", "entries", "recorded", follow, after, session=self.id)
+        async with contextlib.aclosing(found):
+            async for entry in found:
+                yield entry
+
+
+class Turn:
+    """The right to write now."""
+
+    def __init__(self, engine: Engine, session: str) -> None:
+        self._engine, self._session = engine, session
+
+    async def _do(self, act: str, wait: float = 0.0, to: str | None = None) -> TurnState | None:
+        body = await self._engine.ask(
+            "turn", None, session=self._session, act=act, wait=wait, to=to
+        )
+        return None if body.get("turn") is None else read(TurnState, body["turn"])
+
+    async def state(self) -> TurnState | None:
+        """The holder; None if the turn is free."""
+        return await self._do("show")
+
+    async def request(self, wait: float = 0.0) -> TurnState | None:
+        """Asks for the turn, and waits so many seconds for it."""
+        return await self._do("request", wait)
+
+    async def release(self) -> TurnState | None:
+        return await self._do("release")
+
+    async def hand(self, operator: str) -> TurnState | None:
+        """Hands the turn to another operator."""
+        return await self._do("hand", to=operator)
+
+
+async def entries(
+    engine: Engine, op: str, key: str, event: str, follow: bool, after: int, **fields: Any
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Numbered entries after a number, page by page, or as they come."""
+    if follow:
+        stream = engine.stream(op, patient=True, after=after, follow=True, **fields)
+        async with contextlib.aclosing(stream) as parts:
+            async for part in parts:
+                if isinstance(part, Event) and part.name == event:
+                    yield part.body["body"]
+        return
+    while True:
+        page = (await engine.ask(op, after=after, limit=PAGE, **fields))[key]
+        for entry in page:
+            after = entry.get("seq", entry.get("number"))
+            yield entry
+        if len(page) < PAGE:
+            return
+
+
+def _key(once: str | None) -> dict[str, Any]:
+    """The field of an idempotency key; an older host does not know the field."""
+    return {} if once is None else {"once": once}
+
+
+def _left(end: float | None) -> float | None:
+    return None if end is None else max(0.0, end - time.monotonic())

@@ -1,0 +1,200 @@
+"""`holdfast drill` holds on this build; each broken build is red on the clause that it breaks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from holdfast.drill.checks import CHECKS
+from tests.support.installation import SOURCE, Installation
+
+LIMIT_S = 280.0  # of one run; a check has its own limits
+
+
+class Mutant(NamedTuple):
+    """A build in which a promise is broken: `old` becomes `new` in a file below src/holdfast."""
+
+    check: str  # the function that must be red
+    file: str
+    old: str
+    new: str
+
+
+MUTANTS = {
+    "a lost client is not told from one that left": Mutant(
+        "client_killed",
+        "host/server.py",
+        'self.host.leave(conn, "lost")',
+        'self.host.leave(conn, "detached")',
+    ),
+    "output is sent again from its beginning": Mutant(
+        "host_killed",
+        "client/engine/lane.py",
+        "                fields[name] = part.end",
+        "                fields[name] = fields[name]",
+    ),
+    "rolled output is not reported": Mutant(
+        "history_bounded",
+        "host/requests/stream.py",
+        "        self.conn.send(frames.gap(self.number, self.offset, to))",
+        "        pass",
+    ),
+    "revoking an operator loses the sessions it made": Mutant(
+        "ownerless",
+        "host/requests/operators.py",
+        "    ctx.act.happened(name=q.name)\n",
+        "    ctx.act.happened(name=q.name)\n    for one in host.engine.sessions.values():\n"
+        "        __import__('os').kill(one.record.root_pid, 9)\n",
+    ),
+    "exit codes are not remembered": Mutant(
+        "references",
+        "host/originators/background_exits.py",
+        '            "exit_code": code,',
+        '            "exit_code": None,',
+    ),
+    "the kind of client is not recorded": Mutant(
+        "heterogeneous",
+        "host/server.py",
+        "ids.check_name(operator), ids.check_name(modality)",
+        'ids.check_name(operator), "cli"',
+    ),
+    "a seized turn stays with its holder": Mutant(
+        "two_writers",
+        "core/session/turn.py",
+        '        return [self._give(operator, previous, now, "seize")]',
+        "        return []",
+    ),
+    "a halt freezes nothing": Mutant(
+        "halted",
+        "host/requests/turn_and_halt.py",
+        "    host.engine.counters.halting.add(done.took_ms / 1000)\n",
+        "    await host.engine.halter.resume(execution(session))\n",
+    ),
+    "rights are not checked": Mutant(
+        "reader_cannot_write",
+        "host/people/rights.py",
+        '        """Returns if this key has the right there and then; ',
+        '        """Returns."""\n        return\n        """',
+    ),
+    "a revocation is forgotten": Mutant(
+        "revoked",
+        "host/people/authority.py",
+        "new = [subject for subject in subjects if subject not in self._roster.revoked]",
+        "new: list[Subject] = []",
+    ),
+    "a repeated input has a new number": Mutant(
+        "input_once",
+        "client/engine/lane.py",
+        "        if operation.act and not operation.same_number:",
+        "        if operation.act:",
+    ),
+    "nothing is contained": Mutant(
+        "contained",
+        "host/requests/sessions.py",
+        'contained = conn.kind != "human" if q.contained is None else q.contained',
+        "contained = False",
+    ),
+    "a changed record verifies": Mutant(
+        "record_verifies",
+        "core/record/audit.py",
+        '    return any(f.level == "broken" for f in findings)',
+        "    return False",
+    ),
+    "only the trigger is named": Mutant(
+        "poisoned",
+        "core/originators/originators.py",
+        "    return tuple(one for one in items if one.actor != actor)",
+        "    return ()",
+    ),
+    "a policy that cannot be read allows": Mutant(
+        "fails_closed",
+        "host/policy/gate.py",
+        '        return policies.broken(e.message, "file", policies.fingerprint(data))',
+        "        return policy_file.default()",
+    ),
+    "the loss of a keeper is not told": Mutant(
+        "keeper_killed",
+        "host/session/ending.py",
+        '"exited" if status >= 0 else "lost"',
+        '"exited"',
+    ),
+}
+
+
+def drill(place: Path, source: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environ = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(place),
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": str(source),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", "drill", *words],
+        env=environ,
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+
+
+def test_o_every_promise_holds_on_this_build(tmp_path: Path) -> None:
+    done = drill(tmp_path, SOURCE, "--json", "--html", str(tmp_path / "drill.html"))
+    results = json.loads(done.stdout)["results"]
+    broken = [one for one in results if one["verdict"] == "broken"]
+    assert done.returncode == 0 and not broken, broken
+    assert all(one["evidence"] for one in results if one["verdict"] == "held")
+    page = (tmp_path / "drill.html").read_text()
+    assert page.count('<tr class="held">') == sum(one["verdict"] == "held" for one in results)
+
+
+def test_o_every_check_has_a_mutant() -> None:
+    assert {mutant.check for mutant in MUTANTS.values()} == {one.run.__name__ for one in CHECKS}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_o_a_broken_promise_is_red(tmp_path: Path, name: str) -> None:
+    mutant = MUTANTS[name]
+    source = tmp_path / "src"
+    shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
+    file = source / "holdfast" / mutant.file
+    text = file.read_text()
+    assert text.count(mutant.old) == 1, f"{mutant.file} has changed: mend the mutant"
+    file.write_text(text.replace(mutant.old, mutant.new))
+    done = drill(tmp_path, source, "--json", mutant.check)
+    results = json.loads(done.stdout)["results"]
+    assert done.returncode == 1, results
+    assert "broken" in {one["verdict"] for one in results}
+
+
+def test_o_a_live_drill_leaves_the_installation_as_it_was(hf: Installation) -> None:
+    hf.ready("mine")
+    before = hf.host_pid, hf.get("mine")["pid"], hf.quick("operator", "ls", "--json")
+    environ = hf.env | {"HOLDFAST_AS": "tester"}
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "drill", "--live", "--json"],
+        env=environ,
+        cwd=hf.user,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    results = json.loads(done.stdout)["results"]
+    assert done.returncode == 0, [one for one in results if one["verdict"] == "broken"]
+    said = {one["name"]: one["verdict"] for one in results}
+    for check in CHECKS:
+        assert said[check.name] == ("not_live" if check.not_live else "held")
+    assert (hf.host_pid, hf.get("mine")["pid"], hf.quick("operator", "ls", "--json")) == before
+    assert [one["name"] for one in json.loads(hf.quick("ls", "--all", "--json"))] == ["mine"]
+
+
+def test_an_unknown_clause_is_refused(tmp_path: Path) -> None:
+    done = drill(tmp_path, SOURCE, "Z9")
+    assert done.returncode == 2 and "no check for Z9" in done.stderr
