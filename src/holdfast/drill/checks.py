@@ -1,0 +1,336 @@
+"""The provocations, one for each promise. A check returns its evidence or raises Broken.
+
+Each check makes its own session, so that one broken promise does not break the next check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from holdfast.drill.stage import FIRST, SOON_S, Broken, Stage, expect
+from holdfast.model.errors import GateRefused, HoldfastError, NotAllowed, NotFound, TurnHeld
+
+LINES: Final = 20_000  # of output over which the host is killed
+ROLLED: Final = 4 << 20  # bytes of output at a time, until the ring is full
+ROLLS_MAX: Final = 300  # the largest ring holds 1 GiB
+
+
+class Check(NamedTuple):
+    """`mode`: the failure mode of docs/reference/signatures.md, or the part of the claim.
+
+    `not_live`: why a live drill leaves the check out; empty if it does not.
+    """
+
+    clause: str
+    mode: str
+    name: str
+    run: Callable[[Stage], Awaitable[str]]
+    not_live: str = ""
+
+
+async def client_killed(stage: Stage) -> str:
+    session = await stage.session()
+    before = await session.info()
+    terminal = stage.attach(session)
+    await stage.until(lambda: stage.events(session, "client.attached"), "client.attached")
+    terminal.send_signal(signal.SIGKILL)
+    [left] = await stage.until(lambda: stage.events(session, "client.left"), "client.left")
+    expect(left["how"] == "lost", f"client.left says {left['how']}, not lost")
+    done = await session.run("echo still here")
+    after = await session.info()
+    expect(done.output == "still here\n", f"the next client got {done.output!r}")
+    expect(before.pid == after.pid == left["root_pid"], f"pid {before.pid} became {after.pid}")
+    starts = len(await stage.events(session, "session.started"))
+    expect(starts == 1, f"{starts} starts")
+    return f"pid {after.pid} before and after; client.left how=lost; one start"
+
+
+async def host_killed(stage: Stage) -> str:
+    session = await stage.session()
+    before, go_on = await session.info(), stage.workspace() / "go-on"
+    running = await session.start(
+        f"seq 1 {LINES}; until [ -e {go_on} ]; do sleep 0.02; done; seq {LINES + 1} {2 * LINES}"
+    )
+    found = bytearray()
+    async for chunk in running:
+        found += chunk.data
+        if not go_on.exists() and found.endswith(f"\n{LINES}\n".encode()):
+            host = await stage.kill_host()
+            go_on.touch()
+    done = await running.wait()
+    wanted = "".join(f"{number}\n" for number in range(1, 2 * LINES + 1)).encode()
+    expect(done.exit_code == 0, f"the exit code is {done.exit_code}")
+    expect(found == wanted, f"{len(found)} of {len(wanted)} bytes came, {done.lost} are lost")
+    after = await session.info()
+    expect(after.pid == before.pid, f"pid {before.pid} became {after.pid}")
+    adopted = await stage.until(lambda: stage.events(session, "session.adopted"), "session.adopted")
+    starts = len(await stage.events(session, "session.started"))
+    expect(starts == 1, f"{starts} starts: something was run again")
+    return (
+        f"{len(wanted)} bytes exact over kill -9 of host {host}; term {adopted[-1]['term']}, "
+        f"pid {after.pid}, one start"
+    )
+
+
+async def input_once(stage: Stage) -> str:
+    session = await stage.session()
+    place, line = stage.workspace() / "effects", await stage.lossy()
+    theirs = await stage.client(home=line.home).sessions.get(session.id)
+    await theirs.send("true", enter=True)
+    count = 6
+    for number in range(count):
+        text = f"echo {number} >>{place}"
+        if number < count // 2 or stage.live:
+            line.lose_next()  # the connection is open: the answer to this act
+            await theirs.send(text, enter=True)
+        else:
+            typed = asyncio.create_task(session.send(text, enter=True))
+            await stage.kill_host()
+            await typed
+        await session.wait("idle", timeout=SOON_S)
+    found = place.read_text().split()
+    wanted = [str(number) for number in range(count)]
+    expect(line.lost, "no answer was lost")
+    expect(found == wanted, f"effects {found}, wanted {wanted}")
+    deaths = "" if stage.live else f" and {count // 2} host deaths"
+    return f"{line.lost} lost answers{deaths}: {count} lines typed, {count} effects in order"
+
+
+async def two_writers(stage: Stage) -> str:
+    session = await stage.session()
+    bob = await stage.operator("bob", "execute,turn.seize")
+    theirs = await bob.sessions.get(session.id)
+    await session.send("true", enter=True)
+    await _refused(theirs.send("echo intruder", enter=True), TurnHeld, "a second writer was let in")
+    seized = await theirs.seize()
+    expect(seized.previous == FIRST, f"the former holder is {seized.previous}")
+    await _refused(session.send("echo late", enter=True), TurnHeld, "the old holder still writes")
+    await theirs.turn.release()
+    actors = [entry["actor"] async for entry in session.log()]
+    expect({FIRST, "bob"} <= set(actors), f"the record names {sorted(set(actors))}")
+    refused = await stage.events(session, "turn.refused")
+    return f"one writer; seize displaced {FIRST}; {len(refused)} turn.refused; both in one record"
+
+
+async def halted(stage: Stage) -> str:
+    session = await stage.session()
+    ticks = stage.workspace() / "ticks"
+    await session.run(f"(setsid bash -c 'while :; do echo >>{ticks}; sleep 0.01; done' &); true")
+
+    async def size() -> int:
+        return ticks.stat().st_size if ticks.exists() else 0
+
+    await stage.until(size, "the daemon's first line")
+    stopped = await session.halt()
+    before = await size()
+    await asyncio.sleep(0.3)
+    after = await size()
+    await session.resume()
+
+    async def moved() -> bool:
+        return await size() > after
+
+    await stage.until(moved, "the daemon to go on after resume")
+    expect(before == after, f"{after - before} bytes were written by a halted session")
+    return f"{len(stopped.processes)} processes stood still ({stopped.how}), a daemon among them"
+
+
+async def revoked(stage: Stage) -> str:
+    session = await stage.session()
+    carol = await stage.operator("carol", "execute")
+    theirs = await carol.sessions.get(session.id)
+    await theirs.send("true", enter=True)
+    await stage.command("operator", "revoke", "carol")
+    await _refused(theirs.send("echo late", enter=True), HoldfastError, "a revoked operator writes")
+    text = (await session.view()).text
+    expect("late" not in text, "the input of a revoked operator reached the terminal")
+    return "refused with the next input"
+
+
+async def poisoned(stage: Stage) -> str:
+    session = await stage.session()
+    dave = await stage.operator("dave", "execute")
+    trap = stage.workspace() / "bin"
+    await session.run(f"mkdir -p {trap}; cp /bin/true {trap}/deploy; PATH={trap}:$PATH")
+    await session.turn.release()
+    await (await dave.sessions.get(session.id)).run("deploy")
+    [entry] = [
+        one async for one in session.log() if one["actor"] == "dave" and one["kind"] == "command"
+    ][-1:]
+    named = entry["originators"]
+    expect(FIRST in named, f"{FIRST} set the trap, and the record names {named}")
+    return f"trigger dave, originators {', '.join(named)}"
+
+
+async def fails_closed(stage: Stage) -> str:
+    session = await stage.session()
+    policy, effect = stage.home / "policy.toml", stage.workspace() / "effect"
+    policy.write_text("this is no policy [")
+    try:
+        await _refused(session.run(f"touch {effect}"), GateRefused, "it ran without a policy")
+    finally:
+        policy.unlink()
+    expect(not effect.exists(), "the refused act had an effect")
+    return "an unreadable policy refuses, and nothing happened"
+
+
+async def record_verifies(stage: Stage) -> str:
+    session = await stage.session()
+    await session.run("echo recorded")
+    text = await stage.command("log", "export", session.id)
+    honest, forged = stage.base / "record", stage.base / "forged"
+    honest.write_text(text)
+    await stage.command("log", "verify", str(honest))
+    actor = f'\\"actor\\":\\"{stage.first}\\"'
+    expect(actor in text, "the record does not name its actor")
+    forged.write_text(text.replace(actor, actor.replace(stage.first, "eve"), 1))
+    try:
+        await stage.command("log", "verify", str(forged))
+    except Broken:
+        return f"{len(text.splitlines())} lines verify; one changed name does not"
+    raise Broken("a forged record verifies")
+
+
+async def ownerless(stage: Stage) -> str:
+    erin = await stage.operator("erin", "admin")
+    session = await erin.sessions.new(
+        "of-erin", command=("/bin/bash",), cwd=str(stage.workspace()), env=stage.environ
+    )
+    pid = (await session.info()).pid
+    await stage.command("operator", "revoke", "erin")
+    mine = await stage.client().sessions.get("of-erin")
+    done = await mine.run("echo on")
+    expect(done.output == "on\n", f"the session answers {done.output!r}")
+    expect((await mine.info()).pid == pid, "the program is another")
+    return f"its maker erin is revoked; pid {pid} goes on"
+
+
+async def history_bounded(stage: Stage) -> str:
+    session = await stage.session()
+    for _ in range(ROLLS_MAX):
+        await session.run(f"head -c {ROLLED} /dev/zero | tr '\\0' x")
+        if (kept := (await session.info()).output) is not None and kept.start > 0:
+            break
+    at, gap, size = 0, 0, 0
+    async for chunk in session.read(0):
+        expect(chunk.offset == at + chunk.gap, f"a hole at {at}: the next byte is {chunk.offset}")
+        at, gap, size = chunk.end, gap + chunk.gap, size + len(chunk.data)
+    info = await session.info()
+    assert info.output is not None
+    expect(gap > 0 and gap == info.output.start, f"gap {gap}, kept from {info.output.start}")
+    return f"{gap} bytes rolled off and reported, {size} delivered"
+
+
+async def references(stage: Stage) -> str:
+    session = await stage.session()
+    go_on = stage.workspace() / "go-on"
+    running = await session.start(f"until [ -e {go_on} ]; do sleep 0.02; done; (exit 7)")
+    await running.leave()
+    assert running.ref is not None
+
+    async def known() -> bool:
+        found = await stage.client().resolve(running.ref or "")
+        return found.known and found.exit_code == 7
+
+    async def recorded(name: str, value: str) -> bool:
+        return any([entry[name] == value async for entry in session.log()])
+
+    await stage.until(lambda: recorded("phase", "outcome"), "the host to notice that we left")
+    go_on.touch()
+    await stage.until(lambda: recorded("kind", "exit"), f"the exit of {running.ref} in the record")
+    await stage.kill_host()
+    await stage.until(known, f"exit code 7 of {running.ref}")
+    return f"{running.ref}: exit code 7, asked of the next host"
+
+
+async def contained(stage: Stage) -> str:
+    session = await stage.session(contained=True)
+    inside = await session.run(
+        f"ls {stage.home} {stage.account}; cat {stage.home}/*.db; kill -0 -1"
+    )
+    secrets = [name for name in ("state.db", "keys", "run") if name in inside.output]
+    expect(not secrets, f"code inside sees {', '.join(secrets)} of the installation")
+    return "code inside sees neither the installation nor its keys"
+
+
+async def heterogeneous(stage: Stage) -> str:
+    session = await stage.session()
+    stage.attach(session, "--observe")
+    await stage.until(lambda: stage.events(session, "client.attached"), "client.attached")
+    seen = asyncio.create_task(session.wait("text:from-the-cli", timeout=SOON_S))
+    await stage.command("run", session.id, "--", "echo from-the-cli")
+    await seen
+    await session.run("echo from-the-sdk")
+    modes = {entry["modality"] async for entry in session.log() if entry["actor"] == stage.first}
+    expect({"cli", "sdk"} <= modes, f"the record has the modalities {sorted(modes)}")
+    return f"one execution, modalities {', '.join(sorted(modes))} and an attached terminal"
+
+
+async def keeper_killed(stage: Stage) -> str:
+    session = await stage.session()
+    [row] = [
+        one for one in json.loads(await stage.command("ls", "--json")) if one["id"] == session.id
+    ]
+    os.kill(row["keeper"], signal.SIGKILL)
+    [lost] = await stage.until(lambda: stage.events(session, "session.lost"), "session.lost")
+    await _refused(session.run("true"), NotFound, "a lost session still runs commands")
+    return f"session.lost: {lost['reason']}"
+
+
+async def reader_cannot_write(stage: Stage) -> str:
+    session = await stage.session()
+    theirs = await (await stage.operator("frank", "read")).sessions.get(session.id)
+    await theirs.view()
+    await _refused(theirs.send("echo no", enter=True), NotAllowed, "a reader writes")
+    await _refused(theirs.halt(), NotAllowed, "a reader halts")
+    return "may look, may not write or halt"
+
+
+async def _refused(act: Awaitable[object], kind: type[HoldfastError], otherwise: str) -> None:
+    try:
+        await act
+    except kind:
+        return
+    raise Broken(otherwise)
+
+
+# Why a check is not for a real installation.
+KILLS: Final = "it kills the host"
+ADMITS: Final = "it admits and revokes operators"
+POLICY: Final = "it breaks the policy for a moment"
+CHECKS: Final = (
+    Check("S3", "mode 1", "a client is killed", client_killed),
+    Check("S4", "modes 1a, 5", "the host is killed under output", host_killed, KILLS),
+    Check("S4", "mode 6", "input is applied once over lost answers and host deaths", input_once),
+    Check("S5", "mode 1", "lost history is stated exactly", history_bounded),
+    Check("S7", "claim: ownerless", "the maker of a session is revoked", ownerless, ADMITS),
+    Check("S8", "part 2", "a reference outlives client and host", references, KILLS),
+    Check(
+        "M",
+        "claim: heterogeneous",
+        "terminal, command line and SDK on one execution",
+        heterogeneous,
+    ),
+    Check(
+        "A3", "mode 7, claim: authority", "two writers; one seizes the turn", two_writers, ADMITS
+    ),
+    Check("A4", "halt", "a halt stops a daemon", halted),
+    Check("A5", "envelopes", "a reader cannot write", reader_cannot_write, ADMITS),
+    Check("A5", "envelopes", "a revocation takes effect with the next input", revoked, ADMITS),
+    Check("P2", "record", "the record verifies, a forged one does not", record_verifies),
+    Check("P3", "mode 8", "a poisoned PATH names its author", poisoned, ADMITS),
+    Check("P4", "gate", "a policy that fails refuses", fails_closed, POLICY),
+    Check("T4", "containment", "code in a contained session sees no keys", contained),
+    Check("S9", "mode 2", "the loss of a keeper is reported", keeper_killed),
+)
+NOT_BUILT: Final = (
+    ("R2", "mode 2", "a session returns on another machine"),
+    ("R4", "mode 3", "a dropped external connection is an event"),
+    ("R5", "mode 4", "a session is forked"),
+    ("R8", "mode 9", "an abandoned session is reclaimed"),
+)

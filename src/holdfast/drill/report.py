@@ -1,0 +1,118 @@
+"""Runs the checks one after the other, and renders the results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Final, Literal
+
+from holdfast.drill.checks import CHECKS, NOT_BUILT, Check
+from holdfast.drill.stage import Broken, Stage
+from holdfast.model.errors import HoldfastError, Usage
+
+Verdict = Literal["held", "broken", "not_built", "not_live"]
+CHECK_S: Final = 120.0  # for one check, however slow the machine is
+
+
+@dataclass(frozen=True)
+class Result:
+    clause: str
+    mode: str
+    name: str
+    verdict: Verdict
+    evidence: str
+    seconds: float = 0.0
+
+
+def chosen(wanted: Sequence[str]) -> list[Check]:
+    """The checks whose clause, mode or function is named; all if none is."""
+    found = [
+        check
+        for check in CHECKS
+        if not wanted or {check.clause, check.mode, check.run.__name__} & set(wanted)
+    ]
+    if not found:
+        known = sorted({check.clause for check in CHECKS})
+        raise Usage(f"no check for {' '.join(wanted)}", f"clauses: {', '.join(known)}")
+    return found
+
+
+async def drill(
+    wanted: Sequence[str], told: Callable[[Result], None], live: bool = False
+) -> list[Result]:
+    """Runs the chosen checks on one throw-away installation, or on the real one (`live`)."""
+    import asyncio
+
+    checks, results, stage = chosen(wanted), [], Stage(live)
+    try:
+        for check in checks:
+            if live and check.not_live:
+                results.append(Result(*check[:3], "not_live", check.not_live))
+                told(results[-1])
+                continue
+            began = time.monotonic()
+            verdict: Verdict = "held"
+            try:
+                async with asyncio.timeout(CHECK_S):
+                    evidence = await check.run(stage)
+            except (Broken, HoldfastError, TimeoutError, OSError) as e:
+                verdict, evidence = "broken", str(e) or f"no end within {CHECK_S:g} s"
+            results.append(
+                Result(
+                    check.clause,
+                    check.mode,
+                    check.name,
+                    verdict,
+                    evidence,
+                    round(time.monotonic() - began, 2),
+                )
+            )
+            told(results[-1])
+    finally:
+        await stage.close()
+    if not wanted:
+        results += [Result(*one, "not_built", "") for one in NOT_BUILT]
+        for one in results[-len(NOT_BUILT) :]:
+            told(one)
+    return results
+
+
+def line(one: Result) -> str:
+    mark = {"held": "held", "broken": "BROKEN", "not_built": "not built", "not_live": "not live"}[
+        one.verdict
+    ]
+    took = f"{one.seconds:.1f} s" if one.seconds else ""
+    return f"{mark:9} {one.clause:3} {one.name:52} {took:>7}  {one.evidence}".rstrip()
+
+
+def as_json(results: Sequence[Result]) -> dict[str, object]:
+    return {"results": [asdict(one) for one in results]}
+
+
+def as_html(results: Sequence[Result]) -> str:
+    rows = "\n".join(
+        f'<tr class="{one.verdict}"><td>{escape(one.clause)}<td>{escape(one.name)}'
+        f"<td>{escape(one.mode)}<td>{one.verdict.replace('_', ' ')}<td>{one.seconds:.1f}"
+        f"<td>{escape(one.evidence)}"
+        for one in results
+    )
+    return PAGE.format(rows=rows)
+
+
+PAGE: Final = """<!doctype html>
+<meta charset="utf-8"><title>holdfast drill</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem }}
+table {{ border-collapse: collapse; width: 100% }}
+td, th {{ border-bottom: 1px solid #ddd; padding: .4rem .6rem; text-align: left }}
+.held td:nth-child(4) {{ color: #06762f }}
+.broken td:nth-child(4) {{ color: #b3001b; font-weight: bold }}
+.not_built, .not_live {{ color: #777 }}
+</style>
+<h1>holdfast drill</h1>
+<table><tr><th>clause<th>promise<th>mode<th>verdict<th>seconds<th>evidence
+{rows}
+</table>
+"""
