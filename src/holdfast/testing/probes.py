@@ -1,11 +1,13 @@
-"""Acts on named probes: the armed side of model/probe.py.
+"""Named probes for fault tests: the armed side of model/probe.py.
 
-`HOLDFAST_PROBE` holds directives separated by commas, read by a program's composition root:
+`HOLDFAST_PROBE` holds directives separated by commas. A program's composition root reads them:
 
-    kill@NAME#N      SIGKILL itself the Nth time it passes NAME (default: the first)
-    stop@NAME#N      SIGSTOP itself there (a test sees state T, inspects, and continues or kills it)
-    log:PATH         append every passed name to PATH, one per line
-    random:SEED:P    SIGKILL itself at any probe with probability P, reproducibly for a seed (all keepers throw the same dice)
+    kill@NAME#N      SIGKILL this process when NAME is passed for the Nth time (default: first)
+    stop@NAME#N      SIGSTOP this process there; a test inspects state T, then continues or kills
+    log:PATH         append every passed name to PATH, a line each
+    random:SEED:P    SIGKILL at any probe with probability P, reproducible for a seed
+    when:PATH        pass over all of the above until PATH exists. A host passes some probes while
+                     it starts (it journals its own facts); a test means those of a later act
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from holdfast.model import probe
 
 
 def arm_from(text: str) -> None:
-    """Arms this process as the directives say. An unreadable directive is an error: a test must not pass by typo."""
+    """Arm this process. An unreadable directive is an error, so that a typo fails a test."""
     acts: dict[str, tuple[int, int]] = {}
-    log = -1
+    log, gate = -1, ""
     dice: tuple[random.Random, float] | None = None
     for directive in filter(None, text.split(",")):
         verb, mark, rest = (
@@ -35,18 +37,21 @@ def arm_from(text: str) -> None:
             acts[name] = (signal.SIGKILL if verb == "kill" else signal.SIGSTOP, int(nth or 1))
         elif verb == "log":
             log = os.open(rest, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        elif verb == "when":
+            gate = rest
         elif verb == "random":
             seed, _, chance = rest.partition(":")
             dice = (random.Random(seed), float(chance))
         else:
             raise ValueError(f"bad probe directive {directive!r}")
     passed: dict[str, int] = {}
-    one_at_a_time = (
-        threading.Lock()
-    )  # the name at which a program died is the last one in its log, whatever its other threads do
+    # So that the last name in the log is the probe at which the program died
+    one_at_a_time = threading.Lock()
 
     def hook(name: str) -> None:
         with one_at_a_time:
+            if gate and not os.path.exists(gate):
+                return
             if log >= 0:
                 os.write(log, f"{name}\n".encode())
             passed[name] = count = passed.get(name, 0) + 1
