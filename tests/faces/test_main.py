@@ -1,4 +1,4 @@
-"""The frame around all commands, inside one process: what is parsed, what is explained, what is refused."""
+"""The frame around all commands, inside one process: parsing, explanations, refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.model.errors import ALL, HoldfastError, Usage
 
 def help_of(name: str, capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as left:
-        cli.main([name, "--help"])
+        cli.run([name, "--help"])
     assert left.value.code == 0
     return capsys.readouterr().out
 
@@ -29,7 +29,7 @@ def test_every_command_explains_itself_with_an_example(
     assert "example:" in shown and f"holdfast {name}" in shown.split("example:")[1]
     assert COMMANDS[name].example.startswith(f"holdfast {name}")
     with pytest.raises(SystemExit):
-        cli.main(["help", name])
+        cli.run(["help", name])
     assert capsys.readouterr().out == shown
 
 
@@ -51,11 +51,11 @@ def test_the_example_parses(name: str) -> None:
 
 
 def test_overview_version_and_no_command_at_all(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--help"]) == 0
+    assert cli.run(["--help"]) == 0
     overview = capsys.readouterr().out
     assert all(re.search(rf"^  {name} ", overview, re.M) for name in COMMANDS)
-    assert cli.main([]) == 2
-    assert cli.main(["--version"]) == 0
+    assert cli.run([]) == 2
+    assert cli.run(["--version"]) == 0
     assert capsys.readouterr().out.endswith(f"holdfast {__version__}\n")
 
 
@@ -79,7 +79,7 @@ def test_overview_version_and_no_command_at_all(capsys: pytest.CaptureFixture[st
 def test_usage_errors_are_one_line_and_a_way_out(
     args: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(args) == 2
+    assert cli.run(args) == 2
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert (
@@ -123,18 +123,18 @@ def test_run_is_recognised_wherever_it_stands(args: list[str], is_run: bool) -> 
     assert cli._is_run(args) is is_run
 
 
-def test_what_follows_the_dashes_is_not_ours() -> None:
+def test_words_after_the_dashes_are_not_parsed() -> None:
     assert cli._split(["a", "--", "--json", "--", "x"]) == (["a"], ["--json", "--", "x"])
     assert cli._split(["a"]) == (["a"], None)
 
 
 def test_a_near_miss_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["atach"]) == 2
+    assert cli.run(["atach"]) == 2
     assert "did you mean attach" in capsys.readouterr().err
     assert meant.close("zzzzzz", list(COMMANDS)) == ""
 
 
-def test_every_option_of_the_configuration_says_what_it_means() -> None:
+def test_every_option_of_the_configuration_has_a_description() -> None:
     for option in config.OPTIONS:
         assert option.help and re.fullmatch(r"[a-z]+\.[a-z_]+", option.key)
         if isinstance(option.default, int | float) and not isinstance(option.default, bool):

@@ -44,7 +44,7 @@ def test_a_table_is_aligned_and_clean() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
-def test_json_is_one_line_whatever_it_holds_and_wherever_it_goes(
+def test_json_is_one_line_with_any_content_and_destination(
     encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = {"name": "é€😀", "path": "/tmp/\udcff", "control": "\x1b\n"}

@@ -1,4 +1,4 @@
-"""docs/policy.md: every example in it is run, and every name it lists is one."""
+"""docs/reference/policy.md: all examples run, and all listed names exist."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core import policy as policies
-from holdfast.core.conditions import CONDITIONS
-from holdfast.core.policy import ACTS, UNGATED, Verdict
-from holdfast.core.reasons import CODES
+from holdfast.core.policy import policy_file
+from holdfast.core.policy.conditions import CONDITIONS
+from holdfast.core.policy.policy import ACTS, UNGATED, Verdict
+from holdfast.core.shellcode.reasons import CODES
 from holdfast.faces.cli import policy as cli
-from holdfast.host.plugins import Plugin, Worker
+from holdfast.host.policy.plugins import Plugin, Worker
 
-PAGE = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "policy.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.S)
 POLICIES = [body for kind, body in BLOCKS if kind == "toml" and body.startswith("version")]
 EXAMPLES = [body for kind, body in BLOCKS if kind == "toml" and not body.startswith("version")]
@@ -43,7 +43,7 @@ def test_there_are_examples_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize(("line", "expected"), COMMANDS, ids=[c for c, _ in COMMANDS])
-def test_commands_say_what_the_page_says(
+def test_commands_print_the_text_of_the_page(
     line: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command, *words = shlex.split(line)
@@ -77,19 +77,21 @@ def test_the_plugin_answers_as_a_plugin(tmp_path: Path) -> None:
 
 def test_the_cedar_policy_validates(tmp_path: Path) -> None:
     pytest.importorskip("cedarpy", reason="the extra `cedar` is not installed")
-    from holdfast.host import cedar
+    from holdfast.host.policy import cedar
 
     (tmp_path / "policy.cedar").write_text(next(body for kind, body in BLOCKS if kind == "cedar"))
     assert cedar.load(str(tmp_path / "policy.cedar"))
 
 
 def test_every_condition_act_reason_and_fact_is_on_the_page() -> None:
-    from holdfast.core.conditions import Actor, Request
-    from holdfast.core.facts import Command, Facts
-    from holdfast.host.gate import describe
+    from holdfast.core.policy.conditions import Actor, Request
+    from holdfast.core.shellcode.facts import Command, Facts
+    from holdfast.host.policy.gate import describe
 
-    for name in (*CONDITIONS, *CODES, *(set(ACTS) - UNGATED), *policies._NAMES):
+    for name in (*CONDITIONS, *CODES, *(set(ACTS) - UNGATED), *policy_file.PLACE_NAMES):
         assert f"`{name}`" in PAGE, name
     told = describe(Request("run", Actor("a")), Facts([Command("x", ())]), "")
-    for key in (*told, *told["commands"][0]):
+    commands = told["commands"]
+    assert isinstance(commands, list)
+    for key in (*told, *commands[0]):
         assert re.search(rf"\b{key}\b", PAGE.partition("`act` has:")[2]), key

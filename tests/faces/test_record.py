@@ -1,4 +1,4 @@
-"""`log` for people: one line per act, in their words, unable to act on the terminal; and `log verify` on files."""
+"""`log` for people: a plain line per act, harmless to the terminal; `log verify` on files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import audit, record
+from holdfast.core.policy import approvals
+from holdfast.core.record import acts, audit, record
 from holdfast.faces.cli import record as face
+from holdfast.faces.verification import spread
+from holdfast.model import signing
 from holdfast.model.errors import NotFound, Usage
-from holdfast.testing.records import Scribe
+from tests.support.checkers.records import Scribe
 
 
 def entries(scribe: Scribe) -> list[dict[str, Any]]:
@@ -35,7 +38,8 @@ def test_p2_one_line_per_act() -> None:
         "bot (mcp) command: git push -> held: ask [originators unknown]",
         "ann (cli) approve: 6",
         "bot (mcp) command: git push -> allowed, applied, exit 1 [originators unknown]",
-        "carol (bot) line: uptime -> allowed, applied, exit 0 [originators unknown; signed by the bridge telegram]",
+        'carol (bot) line: "uptime" -> allowed, applied, exit 0 [originators unknown; '
+        "signed by the bridge telegram]",
         "ann (cli) line: (not stored) -> allowed, void [originators unknown]",
         "ann (cli) seize",
         "bot (mcp) keys: (1 input, not stored) [not signed yet]",
@@ -61,7 +65,7 @@ def test_an_act_has_the_number_by_which_the_graph_knows_it() -> None:
     assert "exec: /usr/bin/nc (pid 7, of act 6) -> refused: no" in face.lines([held], False)[0]
 
 
-def test_a_typed_line_says_on_whose_state_once_and_in_words() -> None:
+def test_a_typed_line_names_the_authors_of_used_state_once_and_in_words() -> None:
     scribe = Scribe()
     scribe.act(scribe.ann, b"make")
     entered = {
@@ -76,7 +80,7 @@ def test_a_typed_line_says_on_whose_state_once_and_in_words() -> None:
         "facts": {"shaped": [{"act": None, "actor": "bob", "kind": "line", "name": ""}]},
     }
     assert face.lines([entered], False)[0].endswith(
-        "entered [on bob's part of the line; by the host's word]"
+        "entered [on bob's part of the line; according to the host]"
     )
 
 
@@ -139,9 +143,9 @@ def test_redacted_late_and_recovered_entries_say_so() -> None:
     )
     lines = plain(scribe)
     assert (
-        "(taken away)" in lines[0]
+        "(redacted)" in lines[0]
         and lines[1].endswith("; written later]")
-        and lines[2].endswith("; by the host's word]")
+        and lines[2].endswith("; according to the host]")
     )
 
 
@@ -205,7 +209,9 @@ def test_p2_log_verify_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     )
 
 
-def test_what_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_existing_and_invalid_files_are_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(NotFound):
         run(capsys, "verify", str(tmp_path / "none"))
     (tmp_path / "there").write_text("x")
@@ -222,4 +228,43 @@ def test_several_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     good = scribe.export()
     bad = [*good[:5], good[5].replace(b"cli", b"api"), *good[6:]]
     for lines in (good, bad, good[:-3]):
-        assert audit.verify(lines, spread=face.spread) == audit.verify(lines)
+        assert audit.verify(lines, spread=spread) == audit.verify(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "shown"),
+    [
+        ("make", ["Enter"], '"make" Enter'),
+        ("", ["C-c"], "C-c"),
+        ("q", ["Up", "Escape"], '"q" Up Escape'),
+        ('say "C-c"', [], '"say \\"C-c\\""'),
+    ],
+)
+def test_typed_text_is_quoted_and_keys_have_their_names(
+    text: str, keys: list[str], shown: str
+) -> None:
+    scribe = Scribe()
+    scribe.act(scribe.ann, acts.content("send", {"text": text, "keys": keys}), kind="line")
+    [line] = plain(scribe)
+    assert line.startswith(f"ann (cli) line: {shown} -> ")
+
+
+def test_an_approval_is_shown_with_the_approvers_signature() -> None:
+    scribe = Scribe()
+    said = approvals.statement("3f2a", "bb" * 32, scribe.ann.key, "approve", 9)
+    signature = signing.sign(scribe.ann.private, approvals.DOMAIN, said).hex()
+    facts = {"id": "3f2a", "operator": "bot", "act": "run", "statement": said.decode()}
+    for given in (signature, "00" * 64):
+        scribe.add(
+            record.host_fact(
+                *(scribe.session, 1, "approve", "ann", "cli"),
+                key=scribe.ann.key,
+                facts={**facts, "signature": given},
+            )
+        )
+    good, bad = plain(scribe)
+    assert good == (
+        "ann (cli) approve: the run of bot (3f2a) "
+        f"[signature {signature[:16]}... of {scribe.ann.key}]"
+    )
+    assert bad.endswith("DOES NOT VERIFY]")

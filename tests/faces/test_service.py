@@ -1,9 +1,10 @@
-"""`holdfast service` against a systemctl that keeps a diary, and its units against systemd's own examiner."""
+"""`holdfast service` against a systemctl that keeps a diary; the units against systemd-analyze."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,15 +15,19 @@ from typing import Any
 import pytest
 
 from holdfast import home as homes
-from holdfast.core import units
+from holdfast.core import systemd_units as units
+from holdfast.faces.cli import local_relay, service
 from holdfast.faces.cli import main as cli
-from holdfast.faces.cli import nearby, service
 from holdfast.home import Home
 from holdfast.model.errors import Unavailable
 
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >>"$DIARY"
-case "$*" in *is-active*) exit 3;; *"$FAIL"*) echo "it cannot" >&2; exit 1;; *"show -p"*) echo ActiveState=inactive;; esac
+case "$*" in
+*is-active*) exit 3;;
+*"$FAIL"*) echo "it cannot" >&2; exit 1;;
+*"show -p"*) echo ActiveState=inactive;;
+esac
 """
 
 
@@ -32,7 +37,7 @@ class Desk:
         self.units = base / "config/systemd/user"
 
     def run(self, *args: str) -> tuple[int, str, str]:
-        code = cli.main(["service", *args])
+        code = cli.run(["service", *args])
         out, err = self._capsys.readouterr()
         return code, out, err
 
@@ -58,7 +63,7 @@ class Desk:
 def desk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Desk]:
-    """Everything below a directory of its own: whatever manager this machine has is never asked."""
+    """All files below a separate directory: the manager of this machine is never asked."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "booted").mkdir()
     (tmp_path / "bin/systemctl").write_text(SYSTEMCTL)
@@ -125,7 +130,7 @@ def test_install_twice_is_installing_once(desk: Desk) -> None:
     )
 
 
-def test_what_somebody_edited_is_left_alone_and_what_is_old_is_replaced(desk: Desk) -> None:
+def test_an_edited_unit_is_left_alone_and_an_old_unit_is_replaced(desk: Desk) -> None:
     desk.run("install")
     host, nursery = desk.units / units.HOST, desk.units / units.NURSERY
     host.write_text(host.read_text() + "# mine\n")
@@ -136,9 +141,7 @@ def test_what_somebody_edited_is_left_alone_and_what_is_old_is_replaced(desk: De
         units.NURSERY: "outdated",
     }
     did = desk.json("install")["did"]
-    assert host.read_text().endswith("# mine\n") and any(
-        "edited by somebody" in line for line in did
-    )
+    assert host.read_text().endswith("# mine\n") and any("edited by hand" in line for line in did)
     assert "0.0.1" not in nursery.read_text()
     did = desk.json("uninstall")["did"]
     assert (
@@ -195,22 +198,26 @@ def test_a_relay_that_up_started_gives_way_to_the_unit_and_up_asks_the_manager_f
 ) -> None:
     home = Home(f"{desk.base}/hf", f"{desk.base}/hf/config.toml", True)
     homes.prepare(home)
-    running, _ = nearby.begin(home)
+    running, _ = local_relay.begin(home)
     try:
-        assert running.by == "up" and nearby.found(home) == running
+        assert running.by == "up" and local_relay.found(home) == running
         did = desk.json("install", "--relay")["did"]
-        assert any(f"process {running.pid}" in line for line in did) and nearby.found(home) is None
-        with pytest.raises(Unavailable, match="its unit"):
-            nearby.begin(home)
         assert (
-            desk.diary[-1] == "--user start holdfast-relay.service" and nearby.found(home) is None
+            any(f"process {running.pid}" in line for line in did)
+            and local_relay.found(home) is None
+        )
+        with pytest.raises(Unavailable, match="its unit"):
+            local_relay.begin(home)
+        assert (
+            desk.diary[-1] == "--user start holdfast-relay.service"
+            and local_relay.found(home) is None
         ), "it started nothing of its own, which would be in the unit's way"
         desk.run("uninstall", "--relay")
-        again, started = nearby.begin(home)
+        again, started = local_relay.begin(home)
         assert started and again.by == "up" and again.url == running.url
     finally:
-        nearby.down(home)
-    assert nearby.found(home) is None
+        local_relay.down(home)
+    assert local_relay.found(home) is None
 
 
 @pytest.mark.parametrize(
@@ -230,8 +237,8 @@ def test_usage(desk: Desk, args: tuple[str, ...]) -> None:
 def test_only_root_installs_for_the_machine(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 65534)
     assert service.why_not("system") == (
-        "units of the machine are root's",
-        "as root, with --account NAME for the host of an account; or without --system",
+        "only root can install units of the machine",
+        "run it as root, with --account NAME for the host of an account; or without --system",
     )
     assert desk.run("install", "--system", "--account", "no-such-account-here")[0] == 3
 
@@ -242,14 +249,14 @@ def test_only_root_installs_for_the_machine(desk: Desk, monkeypatch: pytest.Monk
     ["plain", "with space", "per%cent h%h", "dol$lar $HOME ${HOME}", "quote\"d 'and' back\\slash"],
 )
 def test_systemd_itself_finds_nothing_wrong(tmp_path: Path, manager: str, name: str) -> None:
-    """systemd-analyze looks for the program, so a path that is quoted wrongly is one that it does not find."""
+    """systemd-analyze looks for the program, so it does not find a wrongly quoted path."""
     examiner = shutil.which("systemd-analyze")
     if examiner is None:
         pytest.skip("there is no systemd-analyze on this machine")
     program = tmp_path / name.replace('"', "").replace("'", "").replace("\\", "") / "python"
     program.parent.mkdir()
     program.symlink_to(sys.executable)
-    place = units.Place(
+    installation = units.Installation(
         "user" if manager == "user" else "system",
         "root",
         str(program),
@@ -258,13 +265,15 @@ def test_systemd_itself_finds_nothing_wrong(tmp_path: Path, manager: str, name: 
         (("HOLDFAST_HOME", str(tmp_path / name / "hf")),),
     )
     texts = {
-        units.NURSERY: units.nursery(place),
-        units.HOST: units.host(place),
-        units.RELAY: units.relay(place, ["--listen", "127.0.0.1:443"]),
+        units.NURSERY: units.nursery(installation),
+        units.HOST: units.host(installation),
+        units.RELAY: units.relay(installation, ["--listen", "127.0.0.1:443"]),
     }
     (tmp_path / "units").mkdir()
     for unit, text in texts.items():
-        (tmp_path / "units" / unit).write_text(text)
+        # systemd before 254 warns about this key and ignores it.
+        known = re.sub(r"(?m)^DelegateSubgroup=.*\n", "", text)
+        (tmp_path / "units" / unit).write_text(known)
 
     def examine() -> tuple[int, str]:
         done = subprocess.run(

@@ -1,1 +1,1 @@
-"""Thin faces over the client."""
+"""User interfaces on top of the client engine (`holdfast.client`), which has all the logic."""

@@ -1,40 +1,33 @@
-"""attention: which sessions wait for somebody, and for what."""
+"""attention: which sessions wait for a person, and the reason."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
 
-from holdfast.core.noticing import KINDS, Notice
-from holdfast.faces.cli.connect import link
+from holdfast.core.session.notices import KINDS, Notice
+from holdfast.faces.cli.arguments import usage
+from holdfast.faces.cli.connect import link, say_away
 from holdfast.faces.cli.output import clean, duration, put_json, timed
 from holdfast.model.errors import Usage
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
 COMMAND_CHARS = 40
 
 
-def attention_parser(p: ArgumentParser) -> None:
-    p.add_argument(
-        "sessions",
-        nargs="*",
-        metavar="SESSION",
-        help="which sessions (default: all that you may observe; MACHINE/ for those of another machine)",
-    )
-    p.add_argument(
-        "--follow",
-        "-f",
-        action="store_true",
-        help="go on with every change, until these sessions have ended",
-    )
-    p.add_argument("--json", action="store_true", help="one object per session, and per change")
-    p.description = (
-        "which sessions wait for input or for a secret, work, are at their prompt, or have ended: from the kernel, never by how still the screen is. "
-        "With --follow within a second of the change."
-    )
+attention_parser = usage("""
+    which sessions wait for input or for a secret, work, are at their prompt, or have ended. The
+    answer comes from the kernel, not from how still the screen is. With --follow a change is shown
+    within a second.
+
+    sessions=[SESSION...]  the sessions (default: all that you may observe; MACHINE/ for those of a
+        machine)
+    --follow -f  print every change too, until these sessions have ended
+    --json  one object per session and per change
+""")
 
 
 def attention(args: Namespace) -> int:
@@ -59,8 +52,9 @@ def attention(args: Namespace) -> int:
             names,
             put,
             lambda count: print(
-                f"holdfast: {count} sessions came and went untold", file=sys.stderr
+                f"holdfast: {count} sessions came and went without a notice", file=sys.stderr
             ),
+            say_away,
         ).follow()
         return 0
     for notice in sorted(
@@ -72,7 +66,7 @@ def attention(args: Namespace) -> int:
 
 
 def _one_machine(args: Namespace) -> list[str]:
-    """The names without their machine; `link` finds it in `machine`."""
+    """The session names without the machine; sets `machine` for `link`."""
     machines = {name.partition("/")[0] if "/" in name else "" for name in args.sessions}
     if len(machines) > 1:
         raise Usage("these sessions are on different machines", "ask each machine by itself")
@@ -81,17 +75,19 @@ def _one_machine(args: Namespace) -> list[str]:
 
 
 def said(n: Notice, now: float) -> str:
-    """In one line. The program is named, if one is meant."""
+    """A notice as a line, with the program if the notice names a program."""
     name, long = n.name or n.session, duration(max(0.0, now - n.since))
+    # The foreground of the session's own shell contains `--rcfile`.
     program = (
         n.foreground.partition(" --rcfile ")[0].rpartition("/")[2]
         if " --rcfile " in n.foreground
         else n.foreground
-    )  # the session's own shell
+    )
     program = program if len(program) <= COMMAND_CHARS else program[: COMMAND_CHARS - 3] + "..."
     about = f"{program}, " if program else ""
     if n.kind in ("input", "secret"):
-        return f"{name}: waits for {'a secret' if n.kind == 'secret' else 'input'} ({about}since {long})"
+        awaited = "a secret" if n.kind == "secret" else "input"
+        return f"{name}: waits for {awaited} ({about}since {long})"
     if n.kind == "approval":
         return f"{name}: waits for approval ({n.why}, since {long}; `holdfast approvals`)"
     if n.kind == "working":
@@ -101,7 +97,8 @@ def said(n: Notice, now: float) -> str:
     if n.kind == "halted":
         return f"{name}: halted ({program or 'nothing goes on'})"
     if n.kind == "exited":
-        return f"{name}: {n.why}{f' with {n.exit_code}' if n.exit_code is not None and n.why == 'exited' else ''} ({long} ago)"
+        has_code = n.exit_code is not None and n.why == "exited"
+        return f"{name}: {n.why}{f' with {n.exit_code}' if has_code else ''} ({long} ago)"
     if n.kind == "lost":
         return f"{name}: {n.why} ({long} ago)"
     return f"{name}: unknown ({n.why})"

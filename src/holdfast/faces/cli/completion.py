@@ -1,15 +1,18 @@
-"""Completion for bash, zsh and fish, made from the table of commands and their parsers, so it cannot drift.
+"""Completion for bash, zsh and fish, made from the table of commands and the parsers.
 
-What there is to complete (sessions, operators, questions, invitations) is asked of the host with `completion --names`, which starts no host, asks for no
-passphrase and says nothing when something is wrong: it runs while somebody types.
+The scripts get the names of sessions, operators, approvals and invitations from the host with
+`completion --names`. That command runs while a person types, so the command starts no host, asks
+for no passphrase and prints no errors.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from argparse import Action, _HelpAction
 from typing import TYPE_CHECKING
 
+from holdfast.core.contract.output import CONDITIONS
 from holdfast.faces.cli.main import COMMANDS, parser
 from holdfast.model import rights
 from holdfast.model.errors import HoldfastError, Usage
@@ -18,35 +21,23 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
 SHELLS = ("bash", "zsh", "fish")
-WAITS = ("idle", "input", "secret", "exit", "command", "text:", "port:")
-KEYS = (
-    "Enter",
-    "Escape",
-    "Tab",
-    "Up",
-    "Down",
-    "Left",
-    "Right",
-    "Home",
-    "End",
-    "PageUp",
-    "PageDown",
-    "BSpace",
-    "C-c",
-    "C-d",
-    "C-z",
-    "C-l",
-)
-SIGNALS = ("TERM", "KILL", "INT", "HUP", "QUIT", "STOP", "CONT", "USR1", "USR2", "WINCH")
+WAITS = " ".join(re.sub(":.*", ":", one) for one in CONDITIONS)
+KEYS = "Enter Escape Tab Up Down Left Right Home End PageUp PageDown BSpace C-c C-d C-z C-l"
+SIGNALS = "TERM KILL INT HUP QUIT STOP CONT USR1 USR2 WINCH"
+# Kind of name -> the request, the field of the answer, the field of each entry.
 ASKED = {
     "sessions": ("ls", "sessions", "name"),
     "operators": ("operator.ls", "operators", "name"),
     "approvals": ("approvals", "approvals", "id"),
     "invitations": ("invite.ls", "invitations", "id"),
     "devices": ("device.ls", "devices", "name"),
-}  # request, where in its answer, which field
-NAMED = (*ASKED, "machines")  # those that are known here need no host
-# What a word may be: one of NAMED, `files`, `directories`, or `=` and the words themselves. By metavar, unless the command says otherwise.
+}
+NAMED = (*ASKED, "machines")  # machines are known locally, without a host
+# The shell code that asks for the names of a kind.
+_BASH_NAMES = '$(holdfast ${as:+--as "$as"} completion --names "$one" 2>/dev/null)'
+_ZSH_NAMES = "$(holdfast ${as:+--as} ${as:+$as} completion --names $one 2>/dev/null)"
+# The kind of a word: a member of NAMED, `files`, `directories`, or `=` and the possible words. The
+# metavar decides, unless the command says otherwise.
 BY_METAVAR = {
     "SESSION": "sessions",
     "OPERATOR": "operators",
@@ -61,11 +52,11 @@ BY_DEST = {
     ("approve", "id"): "approvals",
     ("deny", "id"): "approvals",
     ("invite", "id"): "invitations",
-    ("wait", "condition"): f"={' '.join(WAITS)}",
-    ("send", "key"): f"={' '.join(KEYS)}",
+    ("wait", "condition"): f"={WAITS}",
+    ("send", "key"): f"={KEYS}",
     ("policy", "cwd"): "directories",
     ("machines", "machine"): "machines",
-    ("signal", "signal"): f"={' '.join(SIGNALS)}",
+    ("signal", "signal"): f"={SIGNALS}",
 }
 
 
@@ -73,15 +64,17 @@ BY_DEST = {
 
 
 def completion_parser(p: ArgumentParser) -> None:
-    p.add_argument("shell", nargs="?", choices=SHELLS, help="the shell to print it for")
+    p.add_argument("shell", nargs="?", choices=SHELLS, help="the shell to print the script for")
     p.add_argument(
         "--names",
         choices=NAMED,
         metavar="WHAT",
-        help=f"instead: what there is to complete, one in a line ({', '.join(NAMED)})",
+        help=f"print completion candidates instead, one per line ({', '.join(NAMED)})",
     )
     p.epilog = (
-        "example:\n  bash: source <(holdfast completion bash)\n  zsh:  source <(holdfast completion zsh)\n"
+        "example:\n"
+        "  bash: source <(holdfast completion bash)\n"
+        "  zsh:  source <(holdfast completion zsh)\n"
         "  fish: holdfast completion fish | source"
     )
 
@@ -107,15 +100,14 @@ def _names(args: Namespace) -> list[str]:
         if args.names == "machines":
             return [machine.name for machine in machines.listing(homes.resolve(os.environ))]
         op, where, field = ASKED[args.names]
-        found = Link(homes.resolve(os.environ), operator_name(args), autostart=False).request(op)[
-            where
-        ]
+        link = Link(homes.resolve(os.environ), operator_name(args), autostart=False)
+        found = link.request(op)[where]
     except HoldfastError:
         return []
     return [str(one[field]) for one in found]
 
 
-# ---------------------------------------------------------------- what may stand where
+# ---------------------------------------------------------------- kinds of words by position
 
 
 def options(name: str) -> list[Action]:
@@ -131,7 +123,7 @@ def _valued(name: str) -> list[str]:
 
 
 def source(name: str, action: Action) -> str:
-    """What the value of this argument may be; empty if nobody can say."""
+    """The kind of value that this argument takes; empty if unknown."""
     if action.dest == "as_":
         return "operators"
     if action.dest == "rights":
@@ -143,38 +135,31 @@ def source(name: str, action: Action) -> str:
 
 
 def places(name: str) -> dict[str, str]:
-    """By option, or by place among the words (a pattern for those that repeat): what may stand there."""
+    """The kind of value by option, or by position among the words (repeated: a pattern)."""
     found = {s: source(name, a) for a in options(name) if a.nargs != 0 for s in a.option_strings}
+    words = [a for a in parser(name)._actions if not a.option_strings]
     if name == "log":
-        return {
-            k: v
-            for k, v in {**found, "0": "sessions export verify", "1": "sessions files"}.items()
-            if v
-        }
-    for place, action in enumerate(a for a in parser(name)._actions if not a.option_strings):
-        found[
-            "[0-9]*" if action.nargs in ("+", "*") and action.metavar == "SESSION" else str(place)
-        ] = source(name, action)
+        words, found["0"], found["1"] = [], "sessions export verify", "sessions files"
+    for place, action in enumerate(words):
+        several = action.nargs in ("+", "*") and action.metavar == "SESSION"
+        found["[0-9]*" if several else str(place)] = source(name, action)
     return {k: v for k, v in found.items() if v}
 
 
-def _cases(line: str, indent: str) -> str:
-    made = [
-        indent + line.format(name=name, place=place, what=what)
+def _cases() -> str:
+    """The lines of a shell's `case` that give the kind of a word."""
+    return "\n".join(
+        f"    {name}:{place}) what='{what}' ;;"
         for name in COMMANDS
         for place, what in places(name).items()
-    ]
-    return "\n".join(made)
+    )
 
 
 def _takes(what: str) -> list[str]:
-    return [
-        name
-        for name in COMMANDS
-        if any(
-            not place.startswith("-") and what in one.split() for place, one in places(name).items()
-        )
-    ]
+    def given(name: str) -> list[str]:
+        return [w for place, w in places(name).items() if not place.startswith("-")]
+
+    return [name for name in COMMANDS if any(what in one.split() for one in given(name))]
 
 
 # ---------------------------------------------------------------- the shells
@@ -220,7 +205,7 @@ _holdfast() {{
   fi
   case $cmd:${{last:-$n}} in
     :--as) what=operators ;;
-{_cases("{name}:{place}) what='{what}' ;;", "    ")}
+{_cases()}
   esac
   if [[ $what == =* ]]; then
     COMPREPLY=( $(compgen -W "${{what#=}}" -- "$cur") )
@@ -230,7 +215,7 @@ _holdfast() {{
     case $one in
       files) COMPREPLY+=( $(compgen -f -- "$cur") ) ;;
       directories) COMPREPLY+=( $(compgen -d -- "$cur") ) ;;
-      {"|".join(NAMED)}) found="$found $(holdfast ${{as:+--as "$as"}} completion --names "$one" 2>/dev/null)" ;;
+      {"|".join(NAMED)}) found="$found {_BASH_NAMES}" ;;
       *) found="$found $one" ;;
     esac
   done
@@ -287,7 +272,7 @@ _holdfast() {{
   fi
   case $cmd:${{last:-$n}} in
     :--as) what=operators ;;
-{_cases("{name}:{place}) what='{what}' ;;", "    ")}
+{_cases()}
   esac
   if [[ $what == "="* ]]; then
     found=(${{=what#=}})
@@ -298,7 +283,7 @@ _holdfast() {{
     case $one in
       files) _files ;;
       directories) _files -/ ;;
-      {"|".join(NAMED)}) found+=(${{(f)"$(holdfast ${{as:+--as}} ${{as:+$as}} completion --names $one 2>/dev/null)"}}) ;;
+      {"|".join(NAMED)}) found+=(${{(f)"{_ZSH_NAMES}"}}) ;;
       *) found+=($one) ;;
     esac
   done
@@ -321,15 +306,15 @@ def _fish() -> str:
         "complete -c holdfast -n __fish_use_subcommand -l as -x -a '(__holdfast_names operators)'",
     ]
     for name, c in COMMANDS.items():
-        lines.append(
-            f"complete -c holdfast -n __fish_use_subcommand -a {name} -d '{c.summary.replace(chr(39), '')}'"
-        )
+        summary = c.summary.replace("'", "")
+        lines.append(f"complete -c holdfast -n __fish_use_subcommand -a {name} -d '{summary}'")
         for action in options(name):
             for option in (s for s in action.option_strings if s.startswith("--")):
                 needs = "" if action.nargs == 0 else _fish_values(source(name, action))
                 about = (action.help or "").replace("'", "")
                 lines.append(
-                    f"complete -c holdfast -n '__fish_seen_subcommand_from {name}' -l {option[2:]}{needs} -d '{about}'"
+                    f"complete -c holdfast -n '__fish_seen_subcommand_from {name}' "
+                    f"-l {option[2:]}{needs} -d '{about}'"
                 )
         words = [
             one[1:]
@@ -338,10 +323,12 @@ def _fish() -> str:
         ]
         if words:
             lines.append(
-                f"complete -c holdfast -n '__fish_seen_subcommand_from {name}' -a '{' '.join(words)}'"
+                f"complete -c holdfast -n '__fish_seen_subcommand_from {name}' "
+                f"-a '{' '.join(words)}'"
             )
     lines += [
-        f"complete -c holdfast -n '__fish_seen_subcommand_from {' '.join(_takes(what))}' -a '(__holdfast_names {what})'"
+        f"complete -c holdfast -n '__fish_seen_subcommand_from {' '.join(_takes(what))}' "
+        f"-a '(__holdfast_names {what})'"
         for what in NAMED
     ]
     lines.append(
@@ -353,10 +340,6 @@ def _fish() -> str:
 def _fish_values(what: str) -> str:
     if what in ("files", "directories"):
         return " -r -F"
-    return (
-        f" -x -a '{what[1:]}'"
-        if what.startswith("=")
-        else f" -x -a '(__holdfast_names {what})'"
-        if what
-        else " -r"
-    )
+    if not what:
+        return " -r"
+    return f" -x -a '{what[1:]}'" if what[0] == "=" else f" -x -a '(__holdfast_names {what})'"

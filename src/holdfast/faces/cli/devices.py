@@ -1,71 +1,48 @@
-"""device: the machines that one operator works from. One name, one set of rights, a key on each.
+"""device: the devices of an operator. Devices share a name and rights; each has a separate key.
 
-A command of its own, not more acts of `operator`: that one takes an operator, this one a device of an operator, most often of one's own.
+This is a separate command because `operator` takes an operator, and `device` takes a device, most
+often a device of the caller.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
 
+from holdfast.faces.cli.arguments import usage
 from holdfast.faces.cli.connect import link
-from holdfast.faces.cli.output import clean, duration, put_json, table, timed
+from holdfast.faces.cli.output import clean, duration, put, put_json, table, timed
 from holdfast.model.errors import Usage
 from holdfast.model.limits import INVITATION_S, INVITATION_S_MAX
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
+
+    from holdfast.client.link import Link
+    from holdfast.model.jsontext import Json
 
 NEEDS = {"rename": "a device and its new name", "revoke": "a device"}
 
 
-def device_parser(p: ArgumentParser) -> None:
-    p.add_argument(
-        "act",
-        nargs="?",
-        choices=("ls", "add", "rename", "revoke"),
-        default="ls",
-        help="(default: ls)",
-    )
-    p.add_argument(
-        "name",
-        nargs="?",
-        metavar="DEVICE",
-        help="its name or its key; with add: what it is to be called; with ls: whose (an operator)",
-    )
-    p.add_argument("to", nargs="?", metavar="NAME", help="with rename: the new name")
-    p.add_argument("--of", metavar="OPERATOR", help="of somebody else, which needs `manage`")
-    p.add_argument(
-        "--key",
-        metavar="KEY",
-        help="with add: the public key of the device, made there; instead of a code",
-    )
-    p.add_argument(
-        "--within",
-        metavar="D",
-        help=f"with add: the code counts for this long (default: {INVITATION_S // 60}m, at most {INVITATION_S_MAX // 86400}d)",
-    )
-    p.add_argument("--confirm", action="store_true", help="with add: ask here before it is let in")
-    p.add_argument(
-        "--no-wait",
-        action="store_true",
-        help="with add: print the code and return; otherwise a terminal, or --confirm, waits",
-    )
-    p.add_argument(
-        "--force",
-        action="store_true",
-        help="with revoke: also the last one that could let others in",
-    )
-    p.add_argument(
-        "--grants",
-        action="store_true",
-        help="with revoke: also what it gave to others, and the devices that it added",
-    )
-    p.add_argument("--json", action="store_true")
-    p.description = (
-        "the devices of an operator: one name and one set of rights, a key on each, and\neverything that is done says which it was. `add` shows a code; `holdfast join` on\n"
-        "the other device makes its key there. It gets the rights of the device that\nadds it, never more. `revoke` ends its connections at once; the others go on."
-    )
+device_parser = usage(f"""
+    the devices of an operator. They share a name and rights; each has its own key, and every act
+    names its device. `add` shows a code; `holdfast join` on the other device makes its key there. A
+    new device gets at most the rights of the device that adds it. `revoke` ends the connections of
+    one device; the others go on.
+
+    act=[ls|add|rename|revoke=ls]  (default: ls)
+    name=[DEVICE]  its name or key; with add: the name to give it; with ls: an operator
+    to=[NAME]  with rename: the new name
+    --of OPERATOR  of another operator (needs `manage`)
+    --key KEY  with add: the public key made on the device, instead of a code
+    --within D  with add: how long the code is valid (default: {INVITATION_S // 60}m, at most
+        {INVITATION_S_MAX // 86400}d)
+    --confirm  with add: ask here before admitting it
+    --no-wait  with add: print the code and return (default on a terminal: wait)
+    --force  with revoke: even the last device that could add others
+    --grants  with revoke: also its grants to others and the devices that it added
+    --json
+""")
 
 
 def device(args: Namespace) -> int:
@@ -82,7 +59,7 @@ def device(args: Namespace) -> int:
         result = connection.request(
             "device.add", operator=args.of, device=args.name or "", key=args.key
         )
-        said = f"{result['name']} is a device of {result['operator']} from now on"
+        said = f"{result['name']} is now a device of {result['operator']}"
     elif args.act == "rename":
         result = connection.request("device.rename", operator=args.of, device=args.name, to=args.to)
         said = f"{result['was']} is now {result['name']}"
@@ -95,48 +72,41 @@ def device(args: Namespace) -> int:
             grants=args.grants,
         )
         said = _revoked(result)
-    if args.json:
-        put_json(_timed(result))
-    else:
-        print(said)
-    return 0
+    return put(args, _timed(result), said)
 
 
-def _invite(args: Namespace, connection: Any) -> int:
+def _invite(args: Namespace, connection: Link) -> int:
     from holdfast.faces.cli import invite
 
-    args.device, args.rights, args.session, args.expires, args.kind = (
-        args.name or "",
-        None,
-        None,
-        None,
-        "human",
-    )
+    args.device, args.kind = args.name or "", "human"
+    args.rights = args.session = args.expires = None
     return invite.make(connection, args)
 
 
-def _revoked(result: dict[str, Any]) -> str:
+def _revoked(result: Json) -> str:
     said = [
-        f"{result['name']} is revoked: it is not a device of {result['operator']} any more, and its key is never accepted again"
+        f"{result['name']} is revoked: it is no longer a device of {result['operator']}, "
+        "and its key is never accepted again"
     ]
     if not result["left"]:
         said.append(
-            f"{result['operator']} has no device left: `holdfast device add --of {result['operator']}`, by somebody with `manage`"
+            f"{result['operator']} has no device left: an operator with `manage` can "
+            f"`holdfast device add --of {result['operator']}`"
         )
     for one in result["had_added"]:
         said.append(
             f"it had added {one['name']}"
             + (
-                ", which is revoked, too"
+                ", which is revoked too"
                 if one["revoked"]
-                else f", which still counts: `holdfast device revoke {one['name']}`"
+                else f", which is still valid: `holdfast device revoke {one['name']}`"
             )
         )
-    said.append("what it has started goes on: `holdfast ls`, `holdfast halt SESSION`")
+    said.append("programs that it started keep running: `holdfast ls`, `holdfast halt SESSION`")
     return "\n".join(said)
 
 
-def _list(args: Namespace, result: dict[str, Any]) -> int:
+def _list(args: Namespace, result: Json) -> int:
     if args.json:
         put_json([_timed(one) for one in result["devices"]])
         return 0
@@ -169,7 +139,7 @@ def _list(args: Namespace, result: dict[str, Any]) -> int:
     return 0
 
 
-def _seen(one: dict[str, Any]) -> str:
+def _seen(one: Json) -> str:
     return (
         "now"
         if one["connected"]
@@ -179,11 +149,11 @@ def _seen(one: dict[str, Any]) -> str:
     )
 
 
-def _ways(one: dict[str, Any]) -> str:
+def _ways(one: Json) -> str:
     return ", ".join(sorted({way["way"] for way in one["connected"]})) or one["way"] or "-"
 
 
-def _timed(one: dict[str, Any]) -> dict[str, Any]:
+def _timed(one: Json) -> Json:
     return timed(one, one["added"])
 
 

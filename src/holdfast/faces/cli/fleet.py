@@ -1,64 +1,69 @@
-"""host, machines: the relays that this machine can be reached through, and the machines that can be reached from here."""
+"""host, machines: the relays of this machine, and the machines that are reachable from here."""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from holdfast import home as homes
-from holdfast.client.link import HostGone, Link
+from holdfast.client import everywhere
+from holdfast.client.gone import HostGone
+from holdfast.client.link import Link
+from holdfast.faces.cli.arguments import usage
 from holdfast.faces.cli.connect import ask, link
 from holdfast.faces.cli.output import clean, duration, put_json, table
 from holdfast.home import machines as known
 from holdfast.home import relays
 from holdfast.model import address, signing
-from holdfast.model.errors import HoldfastError, NotAllowed, Unavailable, Usage
+from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, Unavailable, Usage
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
+    from collections.abc import Callable
 
     from holdfast.home import Home
     from holdfast.home.machines import Machine
+    from holdfast.model.jsontext import Json
 
-AT_ONCE = 16  # machines that are asked at the same time
+T = TypeVar("T")
+AT_ONCE = 16  # machines that are asked in parallel
 TOKEN_CHARS = 512
-SETTLE_S = 5.0  # that `host connect` waits for the relay's word
+SETTLE_S = 5.0  # how long `host connect` waits for the relay's answer
 LOOK_S = 0.1
 
 
 # ---------------------------------------------------------------- host
 
 
-def host_parser(p: ArgumentParser) -> None:
-    p.add_argument(
-        "act",
-        nargs="?",
-        choices=("connect", "disconnect", "ls"),
-        default="ls",
-        help="(default: ls)",
-    )
-    p.add_argument(
-        "url",
-        nargs="?",
-        metavar="RELAY_URL",
-        help="wss://... (WebSocket) or grpcs://... (gRPC); on this machine also ws://, grpc://",
-    )
-    p.add_argument(
-        "--token",
-        metavar="T",
-        help="what admits this machine there: @FILE, - for stdin, or the token itself (which others on this machine can see in the list of processes)",
-    )
-    p.add_argument(
-        "--ca", metavar="FILE", help="trust these certificates for TLS, instead of the system's"
-    )
-    p.add_argument("--json", action="store_true")
-    p.description = "lets this machine's host dial out to a relay, so that whoever is known here can\nattach from anywhere. The relay passes sealed bytes on and can read none of them."
+host_parser = usage("""
+    let the host of this machine dial out to a relay, so that its operators can attach from
+    anywhere. The relay forwards encrypted bytes and cannot read them.
+
+    `connect ssh://BOX` connects this home to the Holdfast of your account on BOX through the
+    system's ssh, without a relay of your own; then BOX/SESSION works here.
+
+    act=[connect|disconnect|ls=ls]  (default: ls)
+    url=[RELAY_URL]  wss://... (WebSocket) or grpcs://... (gRPC); on this machine also ws://,
+        grpc://; or ssh://[USER@]BOX[:PORT]
+    --token T  the token that admits this machine: @FILE, - for stdin, or the token itself (other
+        users can see it in the list of processes)
+    --ca FILE  trust these certificates for TLS instead of the system's
+    --json
+""")
 
 
 def host(args: Namespace) -> int:
+    if args.act == "connect" and args.url and (way := address.ssh(args.url)) is not None:
+        from holdfast.faces.cli.invite import join_over_ssh
+
+        if args.token:
+            raise Usage("ssh:// needs no token")
+        args.relay = args.passphrase = args.device = args.new_key = None
+        return join_over_ssh(args, way)
     connection = link(args)
     if args.act == "ls":
         if args.url is not None:
@@ -71,23 +76,16 @@ def host(args: Namespace) -> int:
         )
     address.parsed(args.url)
     if args.act == "connect":
-        connection.request("relays")  # whether we may at all
-        for other in (
-            one
-            for one in relays.listing(connection.home)
-            if one.url != args.url and _same(one.url, args.url)
-        ):
-            relays.forget(
-                connection.home, other.url
-            )  # the same relay by another of its doors: one line, or each would throw out the other
-            print(f"holdfast: instead of {other.url}", file=sys.stderr)
-        relays.keep(
-            connection.home,
-            relays.Relay(
-                args.url, _token(args.token), os.path.abspath(args.ca) if args.ca else None
-            ),
-        )
+        connection.request("relays")  # raises unless we may
+        for other in relays.listing(connection.home):
+            if other.url != args.url and _same(other.url, args.url):
+                # The same relay at a second address: two registrations would push each other out.
+                relays.forget(connection.home, other.url)
+                print(f"holdfast: replaces {other.url}", file=sys.stderr)
+        ca = os.path.abspath(args.ca) if args.ca else None
+        relays.keep(connection.home, relays.Relay(args.url, _token(args.token), ca))
     else:
+        args.url = _known(connection.home, args.url)
         relays.forget(connection.home, args.url)
     connection.request("relays.changed")
     until = time.monotonic() + SETTLE_S
@@ -101,18 +99,25 @@ def host(args: Namespace) -> int:
     if line is not None and line["state"] == "refused":
         raise NotAllowed(
             f"the relay refuses this machine: {line['detail']}",
-            "`holdfast relay token` there makes a token, which --token takes; `holdfast host disconnect` takes the address away again",
+            "`holdfast relay token` there makes a token for --token; "
+            "`holdfast host disconnect` removes the address",
         )
     if line is not None and line["state"] != "registered":
         raise Unavailable(
             f"the relay was not reached yet: {line['detail']}",
-            "it is tried again and again; `holdfast host ls` shows how it stands",
+            "the host keeps trying; `holdfast host ls` shows the state",
         )
     return 0
 
 
+def _known(home: Home, url: str) -> str:
+    """The address in the list of relays; the pin may be left out."""
+    bare = [one.url for one in relays.listing(home) if address.bare(one.url) == url]
+    return bare[0] if len(bare) == 1 else url
+
+
 def _same(one: str, other: str) -> bool:
-    """Whether both call a relay by the same name, under which this machine has one registration."""
+    """Whether both addresses name the same relay, where this machine has a single registration."""
     try:
         return address.name(one) == address.name(other)
     except Usage:
@@ -124,8 +129,11 @@ def _token(text: str | None) -> str | None:
         return None
     if text == "-":
         if sys.stdin.isatty():
-            print("token: ", end="", file=sys.stderr, flush=True)
-        text = sys.stdin.readline(TOKEN_CHARS + 1)
+            from getpass import getpass  # the terminal must not show the token
+
+            text = getpass("token (not shown): ")
+        else:
+            text = sys.stdin.readline(TOKEN_CHARS + 1)
     elif text.startswith("@"):
         try:
             with open(text[1:]) as file:
@@ -133,41 +141,26 @@ def _token(text: str | None) -> str | None:
         except (OSError, UnicodeError) as e:
             raise Usage(f"cannot read the token from {text[1:]!a}: {e}") from e
     text = text.strip()
-    if (
-        not text
-        or len(text) > TOKEN_CHARS
-        or not text.isascii()
-        or not text.isprintable()
-        or " " in text
-    ):
-        raise Usage("that is no token", "it is one word, as `holdfast relay token` printed it")
+    one_word = text and text.isascii() and text.isprintable() and " " not in text
+    if not one_word or len(text) > TOKEN_CHARS:
+        raise Usage("that is not a token", "it is one word, as `holdfast relay token` printed it")
     return text
 
 
-def _show(args: Namespace, now: dict[str, Any]) -> int:
+def _show(args: Namespace, now: Json) -> int:
     if args.json:
         put_json(now)
     elif not now["relays"]:
         print(
-            "this machine is connected to no relay; `holdfast host connect RELAY_URL` lets it be reached from elsewhere"
+            "this machine is not connected to a relay; "
+            "`holdfast host connect RELAY_URL` makes it reachable from elsewhere"
         )
     else:
-        print(
-            table(
-                ("RELAY", "STATE", "SINCE", "CLIENTS", "WHY"),
-                [
-                    (
-                        r["url"],
-                        r["state"],
-                        duration(time.time() - r["since"]),
-                        str(r["streams"]),
-                        r["detail"] or "-",
-                    )
-                    for r in now["relays"]
-                ],
-                ("SINCE",),
-            )
-        )
+        rows = []
+        for r in now["relays"]:
+            since = duration(time.time() - r["since"])
+            rows.append((r["url"], r["state"], since, str(r["streams"]), r["detail"] or "-"))
+        print(table(("RELAY", "STATE", "SINCE", "CLIENTS", "WHY"), rows, ("SINCE",)))
     if now["trouble"] and not args.json:
         print(f"holdfast: {clean(now['trouble'])}", file=sys.stderr)
     return 0
@@ -176,14 +169,15 @@ def _show(args: Namespace, now: dict[str, Any]) -> int:
 # ---------------------------------------------------------------- machines
 
 
-def machines_parser(p: ArgumentParser) -> None:
-    p.add_argument(
-        "act", nargs="?", choices=("ls", "forget", "rename"), default="ls", help="(default: ls)"
-    )
-    p.add_argument("machine", nargs="?", metavar="MACHINE", help="its name here")
-    p.add_argument("name", nargs="?", metavar="NAME", help="the new name")
-    p.add_argument("--json", action="store_true")
-    p.description = "`holdfast join` makes a machine known; then MACHINE/SESSION is a session there, in\nevery command. What is forgotten here is still admitted there: revoke it there."
+machines_parser = usage("""
+    `holdfast join` adds a machine; then MACHINE/SESSION names a session there in every command.
+    `forget` does not withdraw your access there: revoke it on that machine.
+
+    act=[ls|forget|rename=ls]  (default: ls)
+    [MACHINE]  its name here
+    [NAME]  the new name
+    --json
+""")
 
 
 def machines(args: Namespace) -> int:
@@ -199,7 +193,8 @@ def machines(args: Namespace) -> int:
     if args.act == "forget":
         known.forget(home, found.name)
         print(
-            f"{found.name} is forgotten here; to withdraw its trust in you, revoke {found.operator} there"
+            f"{found.name} is forgotten here; "
+            f"to end your access there, revoke {found.operator} on it"
         )
     else:
         known.keep(home, found._replace(name=args.name))
@@ -236,7 +231,8 @@ def _machines(args: Namespace, found: list[Machine]) -> int:
         )
     if not args.json and (doors := [one.url for one in relays.listing(_home())]):
         print(
-            f"this machine is reached through {', '.join(doors)}; `holdfast host ls` says how that stands"
+            f"this machine is reached through {', '.join(doors)}; "
+            "`holdfast host ls` shows their state"
         )
     return 0
 
@@ -245,9 +241,9 @@ def _to(args: Namespace, machine: Machine) -> Link:
     return Link(_home(), args.operator or machine.operator, "cli", False, ask, machine)
 
 
-def _looked_at(args: Namespace, machine: Machine) -> dict[str, Any]:
-    """Its own word that it is there, sealed; nothing that a relay says counts."""
-    out: dict[str, Any] = {
+def _looked_at(args: Namespace, machine: Machine) -> Json:
+    """Ask the machine itself, through the sealed channel; no statement of a relay counts."""
+    out: Json = {
         "name": machine.name,
         "presence": "unknown",
         "sessions": None,
@@ -255,21 +251,16 @@ def _looked_at(args: Namespace, machine: Machine) -> dict[str, Any]:
         "operator": machine.operator,
         "device": None,
         "relays": [way.url for way in machine.ways],
-        "key": None,
+        "key": signing.show(machine.key),
         "added": machine.added,
         "why": "",
     }
-    out["key"] = signing.show(machine.key)
     connection = _to(args, machine)
     try:
         connection.connect()
         answer = connection.request("ping")
-        out |= {
-            "presence": "online",
-            "sessions": answer["sessions"],
-            "release": answer["release"],
-            "device": connection.welcome.get("device"),
-        }
+        out |= {"presence": "online", "device": connection.welcome.get("device")}
+        out |= {name: answer[name] for name in ("sessions", "release")}
     except HostGone as e:
         out |= {"presence": "offline" if e.reason == "offline" else "unknown", "why": e.message}
     except HoldfastError as e:
@@ -279,30 +270,100 @@ def _looked_at(args: Namespace, machine: Machine) -> dict[str, Any]:
     return out
 
 
-def everywhere(args: Namespace) -> list[dict[str, Any]]:
-    """The sessions of this machine and of all others that answer; of those that do not, a word on stderr."""
+class Asked(NamedTuple, Generic[T]):
+    """The answers by machine, and the reason of each machine without an answer."""
 
-    def ask_one(machine: Machine | None) -> list[dict[str, Any]]:
-        connection = link(args) if machine is None else _to(args, machine)
+    answers: dict[str, T]
+    unreachable: dict[str, str]
+
+
+class Everywhere(Generic[T]):
+    """Asks all known machines in the background, while the caller does its own work."""
+
+    def __init__(self, args: Namespace, question: Callable[[Link], T]) -> None:
+        self._question = question
+        self._machines = _chosen(args, known.listing(_home()))
+        self._left = iter(self._machines)
+        self._answers: dict[str, T] = {}
+        self._failed: dict[str, str] = {}
+        self._change = threading.Condition()
+        for _ in self._machines[:AT_ONCE]:
+            # Daemons: a machine that never answers does not keep this command.
+            threading.Thread(target=self._work, name="asking machines", daemon=True).start()
+
+    def asked(self, wait_s: float | None) -> Asked[T]:
+        """All answers within that time; None: until each machine has answered or failed."""
+        with self._change:
+            self._change.wait_for(self._all, wait_s)
+            answers, failed = dict(self._answers), dict(self._failed)
+        late = "no answer in time; `holdfast ls --everywhere` waits longer"
+        names = [m.name for m in self._machines]
+        return Asked(
+            {name: answers[name] for name in names if name in answers},
+            {name: failed.get(name, late) for name in names if name not in answers},
+        )
+
+    def _all(self) -> bool:
+        return len(self._answers) + len(self._failed) == len(self._machines)
+
+    def _work(self) -> None:
+        while True:
+            with self._change:
+                machine = next(self._left, None)
+            if machine is None:
+                return
+            # Without questions: a passphrase is asked for only when one machine is meant.
+            connection = Link(_home(), machine.operator, "cli", False, None, machine)
+            try:
+                connection.connect()
+                answer = self._question(connection)
+            except HoldfastError as e:
+                with self._change:
+                    self._failed[machine.name] = clean(e.message)
+                    self._change.notify_all()
+            else:
+                with self._change:
+                    self._answers[machine.name] = answer
+                    self._change.notify_all()
+            finally:
+                connection.close()
+
+
+def find_elsewhere(args: Namespace, word: str) -> str:
+    """MACHINE/ID of a session that this machine does not have; NotFound or Ambiguous."""
+
+    def look(connection: Link) -> Json | None:
         try:
-            connection.connect()
-            sessions: list[dict[str, Any]] = connection.request("ls", all=args.all)["sessions"]
-            return (
-                [{**one, "machine": machine.name} for one in sessions]
-                if machine is not None
-                else sessions
-            )
-        except HoldfastError as e:
-            print(
-                f"holdfast: {machine.name if machine else 'here'}: {clean(e.message)}",
-                file=sys.stderr,
-            )
-            return []
-        finally:
-            connection.close()
+            return connection.request("get", session=word)
+        except NotFound:
+            return None
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [one for some in pool.map(ask_one, [None, *known.listing(_home())]) for one in some]
+    asked = Everywhere(args, look).asked(everywhere.SEARCH_S)
+    found = [
+        everywhere.Found(machine, str(one["id"]), str(one["name"]))
+        for machine, one in asked.answers.items()
+        if one is not None
+    ]
+    chosen = everywhere.decide(word, found, asked.unreachable)
+    return f"{chosen.machine}/{chosen.id}"
+
+
+def resolve_elsewhere(args: Namespace, ref: str) -> tuple[str, Json] | None:
+    """The known machine that knows a reference, and its answer."""
+    asked = Everywhere(args, lambda one: one.request("resolve", ref=ref)).asked(everywhere.SEARCH_S)
+    for machine, why in asked.unreachable.items():
+        print(f"holdfast: {machine} did not answer: {why}", file=sys.stderr)
+    return next(((name, one) for name, one in asked.answers.items() if one["known"]), None)
+
+
+def _chosen(args: Namespace, machines: list[Machine]) -> list[Machine]:
+    """One entry per machine: of the acting identity if that was named, else the first paired."""
+    named = args.operator or os.environ.get("HOLDFAST_AS")
+    chosen: dict[str, Machine] = {}
+    for machine in machines:
+        if named in (None, "", machine.operator):
+            chosen.setdefault(machine.name, machine)
+    return list(chosen.values())
 
 
 def _home() -> Home:

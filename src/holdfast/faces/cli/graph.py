@@ -1,66 +1,51 @@
-"""graph: what runs in a session, from the kernel."""
+"""graph: the processes, files and sockets of a session, from the kernel."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any
 
-from holdfast.faces.cli.connect import link
+from holdfast.faces.cli.arguments import usage
+from holdfast.faces.cli.connect import link, say_away
 from holdfast.faces.cli.output import amount, clean, duration, put_json, table, timed
 from holdfast.model.errors import NotFound, Unavailable, Usage
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+    from holdfast.model.jsontext import Json
 
 COMMAND_CHARS = 60
 
 
-def graph_parser(p: ArgumentParser) -> None:
-    p.add_argument("session", metavar="SESSION")
-    p.add_argument(
-        "--port",
-        type=int,
-        metavar="N",
-        help="only who listens on this port; exit code 3 if nobody does, 5 if that cannot be known",
-    )
-    p.add_argument(
-        "--files",
-        action="store_true",
-        help="open files too, with offsets and locks, and pipes between processes",
-    )
-    p.add_argument(
-        "--wrote",
-        metavar="PATH",
-        help="only who wrote this file, and who else had a hand in it; exit code 3 if nobody in any session did, 5 if that cannot be known",
-    )
-    p.add_argument(
-        "--follow",
-        "-f",
-        action="store_true",
-        help="what changes, until the session ends: started, exited, listening, closed, blocked, unblocked",
-    )
-    p.add_argument(
-        "--json", action="store_true", help="all of it; with --follow one object per change"
-    )
+graph_parser = usage("""
+    SESSION
+    --port N  only the process that listens on this port; exit code 3: none, 5: unknown
+    --files  open files too, with offsets and locks, and pipes between processes
+    --wrote PATH  only the operators who wrote this file; exit code 3: none in any session, 5:
+        unknown
+    --follow -f  print changes until the session ends: started, exited, listening, closed, blocked,
+        unblocked
+    --json  everything; with --follow one object per change
+""")
 
 
 def graph(args: Namespace) -> int:
     if args.follow:
         if args.port is not None or args.files or args.wrote:
+            option = "--files" if args.files else "--wrote" if args.wrote else "--port"
             raise Usage(
-                f"--follow tells every change; it does not go with {'--files' if args.files else '--wrote' if args.wrote else '--port'}",
+                f"--follow prints every change; it cannot be combined with {option}",
                 "`holdfast wait SESSION --for port:N` waits for a port",
             )
         return _follow(args)
     where = args.session
     if args.wrote:
-        return _wrote(
-            link(args).request("graph", session=args.session, wrote=[args.wrote]),
-            args.wrote,
-            args.json,
-        )
+        found = link(args).request("graph", session=args.session, wrote=[args.wrote])
+        return _wrote(found, args.wrote, args.json)
     found = link(args).request("graph", session=args.session)
     if args.port is not None:
         return _port(found, args.port, args.json, where)
@@ -72,133 +57,98 @@ def graph(args: Namespace) -> int:
         table(("PROCESS", "PID", "STATE", "CPU", "MEMORY", "SINCE", "BY", "ACT"), _processes(found))
     )
     known = {p["pid"]: p for p in found["processes"]}
-    sockets = [s for s in found["sockets"] if s["local"] or s["remote"]]
-    if sockets:
-        print()
-        print(
-            table(
-                ("SOCKET", "LOCAL", "REMOTE", "STATE", "HELD BY"),
-                [
-                    (
-                        s["kind"],
-                        clean(s["local"]),
-                        clean(s["remote"]),
-                        s["state"],
-                        _holder(known, s["pid"]),
-                    )
-                    for s in sockets
-                ],
-            )
-        )
+    sockets = [
+        (s["kind"], s["local"], s["remote"], s["state"], _holder(known, s["pid"]))
+        for s in found["sockets"]
+        if s["local"] or s["remote"]
+    ]
+    _listed(("SOCKET", "LOCAL", "REMOTE", "STATE", "HELD BY"), sockets)
     if args.files:
         _files(found, known)
-    if found.get("timers"):
-        print()
-        print(
-            table(
-                ("TIMER", "BY", "ACT"),
-                [
-                    (clean(t["name"]), clean(t["actor"]), (t["act"] or "").partition("#")[2])
-                    for t in found["timers"]
-                ],
-            )
-        )
+    for one in found.get("stopped") or ():
+        from holdfast.faces.cli.look import stopped_in_words
+
+        print(clean(stopped_in_words(one)))
+    timers = [(t["name"], t["actor"], _act(t)) for t in found.get("timers") or ()]
+    _listed(("TIMER", "BY", "ACT"), timers)
     for words in _unseen(found):
         print(words)
     return 0
 
 
-def _wrote(found: dict[str, Any], path: str, as_json: bool) -> int:
+def _listed(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Print a table after an empty line, if there are rows."""
+    if rows:
+        print(f"\n{table(head, rows)}")
+
+
+def _act(one: Json) -> str:
+    return (one["act"] or "").partition("#")[2]
+
+
+def _wrote(found: Json, path: str, as_json: bool) -> int:
     people = found["wrote"]
+    unknown = bool(people) and people[0]["actor"] == "unknown"
     if as_json:
         put_json(found)
-        return (
-            NotFound.exit_code
-            if not people
-            else Unavailable.exit_code
-            if people[0]["actor"] == "unknown"
-            else 0
-        )
+        return NotFound.exit_code if not people else Unavailable.exit_code if unknown else 0
     if not people:
         raise NotFound(
-            f"nobody in any session wrote {path}, or it does not exist",
-            "if it is there, it is as it was before the first session began; a path without a slash in front begins where the shell is",
+            f"no program of a session wrote {path}, or the file does not exist",
+            "an existing file is unchanged since the first session began; "
+            "a relative path starts at the shell's directory",
         )
-    if people[0]["actor"] != "unknown":
-        print(
-            table(
-                ("FILE", "BY", "ACT", "SURE"),
-                [
-                    (
-                        clean(one["name"]),
-                        clean(one["actor"]),
-                        (one["act"] or "").partition("#")[2],
-                        "yes" if one.get("sure", True) and one["actor"] != "unknown" else "no",
-                    )
-                    for one in people
-                ],
-            )
-        )
-    if people[0]["actor"] == "unknown":
+    if unknown:
         raise Unavailable(
-            f"who wrote {path} is not known",
-            "it was written while nobody was told of it, or by a program of no session",
+            f"we cannot tell who wrote {path}",
+            "the file was written while the host could not observe writers, "
+            "or by a program outside of all sessions",
         )
+    rows = []
+    for one in people:
+        sure = one.get("sure", True) and one["actor"] != "unknown"
+        rows.append((one["name"], one["actor"], _act(one), "yes" if sure else "no"))
+    print(table(("FILE", "BY", "ACT", "SURE"), rows))
     return 0
 
 
 def _follow(args: Namespace) -> int:
-    """A host that comes back tells anew what is there: what was shown already is not shown again."""
-    known: set[tuple[Any, ...]] = set()
+    """Print changes; after a reconnect, print the changes of the meantime and repeat none."""
+    from holdfast.client.following import follow
+    from holdfast.core.session.graph_news import GraphNews
 
-    def show(change: dict[str, Any]) -> None:
-        thing = (
-            change.get("pid"),
-            change.get("started") if "started" in change else change.get("local"),
-        )
-        if change["change"] in ("started", "listening"):
-            if thing in known:
-                return
-            known.add(thing)
-        elif change["change"] in ("exited", "closed"):
-            known.discard(thing)
+    known = GraphNews()
+
+    def show(change: Json) -> None:
+        if not known.is_news(change):
+            return
         if args.json:
-            put_json(
-                timed(
-                    {
-                        name: value
-                        for name, value in change.items()
-                        if name not in ("event", "request")
-                    },
-                    change["time"],
-                )
-            )
+            shown = {k: v for k, v in change.items() if k not in ("event", "request")}
+            put_json(timed(shown, change["time"]))
         else:
-            print(
-                f"{time.strftime('%H:%M:%S', time.localtime(change['time']))} {clean(_change(change))}"
-            )
+            when = time.strftime("%H:%M:%S", time.localtime(change["time"]))
+            print(f"{when} {clean(_change(change))}")
         sys.stdout.flush()
 
-    result = link(args).request(
-        "graph",
-        wait_s=None,
-        on_event=lambda e: show(e) if e.get("event") == "changed" else None,
-        session=args.session,
-        follow=True,
-    )
+    def on_event(event: Json) -> None:
+        if event.get("event") == "present":
+            for change in known.returned(event):
+                show(change)
+        elif event.get("event") == "changed":
+            show(event)
+
+    connection = link(args)
+    session = connection.request("get", session=args.session)["id"]
+    result = follow(connection, "graph", say_away, on_event=on_event, session=session)
     if not args.json:
         print(f"{result['name']} ended: {result['reason']}")
     return 0
 
 
-def _change(c: dict[str, Any]) -> str:
-    what = (
-        "present"
-        if c.get("was") and c["change"] == "started"
-        else "listens"
-        if c.get("was")
-        else c["change"]
-    )
+def _change(c: Json) -> str:
+    what = c["change"]
+    if c.get("was"):
+        what = "present" if what == "started" else "listens"
     if what == "more":
         return f"and {c['count']} more changes at once"
     if what in ("blocked", "unblocked"):
@@ -221,11 +171,11 @@ def _change(c: dict[str, Any]) -> str:
 def _signal(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # of the real-time ones only the first and the last have a name
+    except ValueError:  # of the real-time signals only the first and the last have names
         return f"signal {number}"
 
 
-def _port(found: dict[str, Any], port: int, as_json: bool, where: str) -> int:
+def _port(found: Json, port: int, as_json: bool, where: str) -> int:
     known = {p["pid"]: p for p in found["processes"]}
     listening = [s for s in found["sockets"] if s["port"] == port and s["state"] == "listen"]
     if as_json:
@@ -233,7 +183,8 @@ def _port(found: dict[str, Any], port: int, as_json: bool, where: str) -> int:
     for s in listening if not as_json else ():
         process = known.get(s["pid"])
         since = (
-            f", running for {duration(time.time() - process['started'])}, started by {process['actor']}"
+            f", running for {duration(time.time() - process['started'])}, "
+            f"started by {process['actor']}"
             if process
             else ""
         )
@@ -242,21 +193,25 @@ def _port(found: dict[str, Any], port: int, as_json: bool, where: str) -> int:
         return 0
     if found["unreadable"] or found["cut"]:
         raise Unavailable(
-            f"nobody is seen to listen on {port}, but not everything could be looked at",
+            f"no listener on {port} was found, but not all processes could be inspected",
             "; ".join(_unseen(found)),
         )
     raise NotFound(
-        f"nobody listens on {port} in session {found['name']}",
-        f"`holdfast graph {where}` shows who does listen",
+        f"nothing listens on {port} in session {found['name']}",
+        f"`holdfast graph {where}` shows all listeners",
     )
 
 
-def _terminal(terminal: dict[str, Any]) -> str:
+def _terminal(terminal: Json) -> str:
     size, waiting, foreground = terminal["size"], terminal["waiting"], terminal["foreground"]
-    return f"{size['cols']}x{size['rows']}, {terminal['mode']} mode; {foreground['command'] or 'nothing'} is in the foreground: {waiting['for']} ({waiting['why']})"
+    return (
+        f"{size['cols']}x{size['rows']}, {terminal['mode']} mode; "
+        f"{foreground['command'] or 'nothing'} is in the foreground: "
+        f"{waiting['for']} ({waiting['why']})"
+    )
 
 
-def _processes(found: dict[str, Any]) -> list[tuple[str, ...]]:
+def _processes(found: Json) -> list[tuple[str, ...]]:
     now, rows = found["time"], list[tuple[str, ...]]()
     for depth, p in _forest(found["processes"]):
         words = clean(" ".join(p["argv"]) or f"[{p['comm']}]")
@@ -266,26 +221,20 @@ def _processes(found: dict[str, Any]) -> list[tuple[str, ...]]:
         others = [o for o in p["originators"] if o not in ("unknown", p["actor"])]
         by = p["actor"] + (f" on what {', '.join(others)} left" if others else "")
         pid = str(p["pid"]) if p["inside"] is None else f"{p['pid']} ({p['inside']})"
-        rows.append(
-            (
-                name,
-                pid,
-                p["state"],
-                f"{p['cpu_s']:.1f} s",
-                amount(p["memory"]),
-                duration(max(0.0, now - p["started"])),
-                clean(by),
-                (p["act"] or "").partition("#")[2],
-            )
-        )
+        since = duration(max(0.0, now - p["started"]))
+        used = f"{p['cpu_s']:.1f} s", amount(p["memory"])
+        rows.append((name, pid, p["state"], *used, since, by, _act(p)))
     return rows
 
 
-def _forest(processes: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """Parents before their children, by age; below whom each was started, if that one is still there, else below whom it is now."""
+def _forest(processes: list[Json]) -> list[tuple[int, Json]]:
+    """Parents before children, by age.
+
+    The parent is the process that started the child if still alive, else the present parent.
+    """
     known = {p["pid"]: p for p in processes}
 
-    def above(p: dict[str, Any]) -> int:
+    def above(p: Json) -> int:
         return next(
             (
                 pid
@@ -295,10 +244,11 @@ def _forest(processes: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]
             0,
         )
 
-    below: dict[int, list[dict[str, Any]]] = {}
+    below: dict[int, list[Json]] = {}
     for p in sorted(processes, key=lambda p: (p["start"], p["pid"]), reverse=True):
         below.setdefault(above(p), []).append(p)
-    found, stack = list[tuple[int, dict[str, Any]]](), [(0, p) for p in below.get(0, ())]
+    found: list[tuple[int, Json]] = []
+    stack = [(0, p) for p in below.get(0, ())]
     while stack:
         depth, p = stack.pop()
         found.append((depth, p))
@@ -306,14 +256,15 @@ def _forest(processes: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]
     return found
 
 
-def _files(found: dict[str, Any], known: dict[int, dict[str, Any]]) -> None:
+def _files(found: Json, known: dict[int, Json]) -> None:
     rows = [
         (
             clean(f["path"]) + (" (deleted)" if f["deleted"] else ""),
             f["mode"],
             str(f["offset"]) if f["kind"] == "file" else f["kind"],
             ", ".join(
-                f"{lock['kind']} {'write' if lock['write'] else 'read'} {lock['start']}-{lock['end'] if lock['end'] is not None else 'end'}"
+                f"{lock['kind']} {'write' if lock['write'] else 'read'} "
+                f"{lock['start']}-{lock['end'] if lock['end'] is not None else 'end'}"
                 for lock in f["locks"]
             ),
             _holder(known, f["pid"]),
@@ -321,43 +272,33 @@ def _files(found: dict[str, Any], known: dict[int, dict[str, Any]]) -> None:
         for f in found["files"]
         if f["kind"] != "terminal"
     ]
-    if rows:
-        print()
-        print(table(("FILE", "MODE", "OFFSET", "LOCKS", "HELD BY"), rows))
+    _listed(("FILE", "MODE", "OFFSET", "LOCKS", "HELD BY"), rows)
     pipes = [
-        p
+        (str(p["id"]), _ends(known, p["writers"]), _ends(known, p["readers"]))
         for p in found["pipes"]
         if p["writers"]
         and p["readers"]
         and {e["pid"] for e in p["writers"]} != {e["pid"] for e in p["readers"]}
     ]
-    if pipes:
-        print()
-        print(
-            table(
-                ("PIPE", "FROM", "TO"),
-                [
-                    (str(p["id"]), _ends(known, p["writers"]), _ends(known, p["readers"]))
-                    for p in pipes
-                ],
-            )
-        )
+    _listed(("PIPE", "FROM", "TO"), pipes)
 
 
-def _ends(known: dict[int, dict[str, Any]], ends: list[dict[str, int]]) -> str:
+def _ends(known: dict[int, Json], ends: list[dict[str, int]]) -> str:
     return ", ".join(_holder(known, pid) for pid in dict.fromkeys(end["pid"] for end in ends))
 
 
-def _holder(known: dict[int, dict[str, Any]], pid: int) -> str:
+def _holder(known: dict[int, Json], pid: int) -> str:
     process = known.get(pid)
     return clean(f"{process['comm']} ({pid})") if process else str(pid)
 
 
-def _unseen(found: dict[str, Any]) -> list[str]:
+def _unseen(found: Json) -> list[str]:
     said = []
     if found["unreadable"]:
         said.append(
-            f"not looked into, because they run as somebody else: {', '.join(map(str, found['unreadable'][:8]))}{' ...' if len(found['unreadable']) > 8 else ''}"
+            "not inspected, because they run as another user: "
+            f"{', '.join(map(str, found['unreadable'][:8]))}"
+            f"{' ...' if len(found['unreadable']) > 8 else ''}"
         )
     if found["cut"]:
         said.append(

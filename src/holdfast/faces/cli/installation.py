@@ -1,38 +1,41 @@
-"""up, down, doctor, config."""
+"""up, down, doctor, drill, config."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
 
 from holdfast import __version__
 from holdfast import home as homes
+from holdfast.faces.cli.arguments import usage
 from holdfast.faces.cli.connect import link
 from holdfast.faces.cli.output import color, put_json
 from holdfast.model.printable import printable
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
+    from collections.abc import Callable
 
-    from holdfast.host.doctor import Finding
+    from holdfast.client.link import Link
+    from holdfast.host.doctor.report import Finding
+    from holdfast.model.jsontext import Json
 
 
 # ---------------------------------------------------------------- up
 
 
-def up_parser(p: ArgumentParser) -> None:
-    p.add_argument(
-        "--detach", action="store_true", help="do not make or attach to a session, only start"
-    )
-    p.add_argument("--json", action="store_true")
+up_parser = usage("""
+    --detach  only start; make no session and do not attach
+    --json
+""")
 
 
 def up(args: Namespace) -> int:
-    """Idempotent. A host of another release is replaced in place; sessions do not notice."""
+    """Start relay and host. Idempotent; replaces a host of a different release, sessions go on."""
     from holdfast.client import start
-    from holdfast.faces.cli import nearby
+    from holdfast.faces.cli import local_relay
 
     def say(text: str) -> None:
         if not args.json:
@@ -44,7 +47,7 @@ def up(args: Namespace) -> int:
     running = _running(args)
     if running is None:
         say("starting the host ...")
-    relay = nearby.launch(connection.home)
+    relay = local_relay.launch(connection.home)
     try:
         connection.connect()
     except BaseException:
@@ -54,13 +57,14 @@ def up(args: Namespace) -> int:
     state = connection.request("ping")
     if state["release"] != __version__:
         say(
-            f"replacing the host of release {state['release']} by {__version__}; sessions keep running ..."
+            f"replacing the host of release {state['release']} by {__version__}; "
+            "sessions keep running ..."
         )
         connection.request("down", restart=True)
         connection.close()
         _await_release(connection, __version__)
         state = connection.request("ping")
-    became = nearby.up(connection, relay)
+    became = local_relay.up(connection, relay)
     sessions = connection.request("ls")["sessions"]
     if args.json:
         put_json(
@@ -81,40 +85,37 @@ def up(args: Namespace) -> int:
         print(_of_relay(became))
     if broken := _policy(connection.home):
         print(
-            f"\nWARNING: the policy cannot be used, so everything is refused but seizing, halting and looking:\n  {printable(broken)}\n"
-            "  `holdfast policy check` says when it is right"
+            "\nWARNING: the policy cannot be used, so everything but seizing, halting and looking "
+            f"is refused:\n  {printable(broken)}\n"
+            "  correct the file until `holdfast policy check` accepts it"
         )
     return _what_next(args, sessions)
 
 
-def _of_relay(relay: dict[str, Any]) -> str:
-    """One line, whatever became of it."""
+def _of_relay(relay: Json) -> str:
+    """A line about the relay."""
     if relay["url"] is None:
-        return f"its relay is not: {printable(relay['why'])}"
-    stands = {
-        "registered": ", and this machine is registered there",
-        "unknown": "",
-    }  # unknown: to who may not ask
+        return f"its relay is not up: {printable(relay['why'])}"
+    # The state is unknown to an operator that may not ask.
+    stands = {"registered": ", and this machine is registered there", "unknown": ""}
     return f"its relay is at {relay['url']}" + stands.get(
         relay["state"], f"; this machine is not registered there: {printable(relay['why'])}"
     )
 
 
 def _policy(home: homes.Home) -> str | None:
-    """What is wrong with the policy file; None if nothing is."""
+    """The fault of the policy file; None if there is none."""
     file = os.path.join(os.path.dirname(home.config), "policy.toml")
     if not os.path.lexists(file):
         return None
-    from holdfast.host.gate import load
+    from holdfast.host.policy.gate import load
 
     return load(file).broken or None
 
 
-def _await_release(connection: object, release: str) -> None:
-    from holdfast.client.link import Link
+def _await_release(connection: Link, release: str) -> None:
     from holdfast.model.errors import Unavailable
 
-    assert isinstance(connection, Link)
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:
@@ -124,7 +125,7 @@ def _await_release(connection: object, release: str) -> None:
             pass
         connection.close()
         time.sleep(0.05)
-    raise Unavailable("the new host does not come up", f"look at {connection.home.log}")
+    raise Unavailable("the new host does not answer", f"look at {connection.home.log}")
 
 
 def _running(args: Namespace) -> int | None:
@@ -141,7 +142,6 @@ def _running(args: Namespace) -> int | None:
 
 
 def _what_next(args: Namespace, sessions: list[dict[str, object]]) -> int:
-    from holdfast import home as homes
     from holdfast.faces.cli.sessions import listing
     from holdfast.home import config
 
@@ -150,13 +150,14 @@ def _what_next(args: Namespace, sessions: list[dict[str, object]]) -> int:
         print(f"\n{listing(sessions)}\n\nattach:       holdfast attach {sessions[-1]['name']}")
     else:
         print(
-            f"\nno sessions yet{'; the first one, main, is made now' if making else ''}\n\n{'one more:   ' if making else 'make one:   '}  holdfast new work"
+            f"\nno sessions yet{'; the first one, main, is made now' if making else ''}\n\n"
+            f"{'one more:   ' if making else 'make one:   '}  holdfast new work"
         )
-    prefix = next(
-        v.value for v in config.load(homes.resolve(os.environ).config) if v.key == "attach.prefix"
-    )
+    prefix = config.value(homes.resolve(os.environ), "attach.prefix")
     print(
-        f"detach:       {prefix} d   (it keeps running)\nrun in it:    holdfast run SESSION -- COMMAND\nhelp:         holdfast --help"
+        f"detach:       {prefix} d   (it keeps running)\n"
+        "run in it:    holdfast run SESSION -- COMMAND\n"
+        "help:         holdfast --help"
     )
     if not making:
         return 0
@@ -169,83 +170,63 @@ def _what_next(args: Namespace, sessions: list[dict[str, object]]) -> int:
 # ---------------------------------------------------------------- down
 
 
-def down_parser(p: ArgumentParser) -> None:
-    p.add_argument("--json", action="store_true")
+down_parser = usage("--json")
 
 
 def down(args: Namespace) -> int:
     from holdfast.client import start
-    from holdfast.faces.cli import nearby
+    from holdfast.faces.cli import local_relay
     from holdfast.model.errors import Unavailable
 
     connection = link(args, autostart=False)
-    start.mark_stopped(
-        connection.home, True
-    )  # before: a client that loses its host now must not start the next one
+    # This comes first: a client that loses the host now must not start the next host.
+    start.mark_stopped(connection.home, True)
     try:
         result = connection.request("down")
-        _wait_gone(int(result["pid"]))
+        start.await_end(int(result["pid"]))
     except Unavailable:
         result = {"pid": None, "sessions": None}
-    relay, ended = nearby.down(connection.home)
+    relay, ended = local_relay.down(connection.home)
     if args.json:
         put_json(
             {**result, "relay": None if relay is None else {**relay.shown(), "stopped": ended}}
         )
         return 0
     if result["pid"] is None:
-        print("the host does not run")
+        print("the host is not running")
     else:
         n = result["sessions"]
         print(
-            f"the host is stopped; {n} session{'s keep' if n != 1 else ' keeps'} running. `holdfast up` brings them back into reach."
+            f"the host is stopped; {n} session{'s keep' if n != 1 else ' keeps'} running. "
+            "`holdfast up` makes them reachable again."
         )
     if relay is not None:
         print(
-            "its relay is stopped, too"
+            "its relay is stopped too"
             if ended
-            else f"the relay at {relay.url} was not started by `up` and goes on (process {relay.pid})"
+            else f"the relay at {relay.url} was not started by `up` "
+            f"and keeps running (process {relay.pid})"
             if relay.by != "up"
             else f"its relay (process {relay.pid}) does not end"
         )
     return 0
 
 
-def _wait_gone(pid: int) -> None:
-    import select
-
-    try:
-        handle = os.pidfd_open(pid)
-    except OSError:
-        return
-    try:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        poll.poll(5000)
-    finally:
-        os.close(handle)
-
-
 # ---------------------------------------------------------------- doctor
 
 
-def doctor_parser(p: ArgumentParser) -> None:
-    p.add_argument("--json", action="store_true")
+doctor_parser = usage("--json")
 
 
 def doctor(args: Namespace) -> int:
-    """Runs here, not in the host: it must work when the host does not."""
+    """Runs in this process, not in the host: `doctor` must work without a host."""
     from pathlib import Path
 
-    from holdfast.host import doctor as findings_of
+    from holdfast.host.doctor import report as findings_of
 
     home = homes.resolve(os.environ)
-    findings = [
-        *findings_of.run_doctor(Path(home.state)),
-        _judged(home),
-        _relayed(home),
-        _told(home),
-    ]
+    findings = findings_of.run_doctor(Path(home.state))
+    findings += [_judged(home), _relayed(home), _told(home)]
     if args.json:
         put_json(findings_of.to_json(findings))
     else:
@@ -254,127 +235,86 @@ def doctor(args: Namespace) -> int:
 
 
 def _judged(home: homes.Home) -> Finding:
-    from holdfast.host.doctor import Finding
-
-    broken, title, why = (
-        _policy(home),
+    found = _finding(
+        "policy",
         "the policy can be used",
-        "every act of an operator; while it cannot be used, all but seizing, halting and looking is refused",
+        "every act of an operator; without a usable policy all but seizing, halting and looking "
+        "is refused",
     )
-    if broken:
-        return Finding(
-            "policy",
-            title,
+    if broken := _policy(home):
+        return found(
             False,
             broken,
-            "correct the file until `holdfast policy check` takes it, or move it away: then the built-in policy is in force",
-            why,
+            "correct the file until `holdfast policy check` accepts it, "
+            "or move it away to use the built-in policy",
         )
     file = os.path.join(os.path.dirname(home.config), "policy.toml")
-    return Finding(
-        "policy",
-        title,
-        True,
-        f"{file} is in force" if os.path.lexists(file) else "the built-in one is in force",
-        "",
-        why,
-    )
+    own = f"{file} is in force" if os.path.lexists(file) else "the built-in one is in force"
+    return found(True, own)
 
 
 def _relayed(home: homes.Home) -> Finding:
-    from holdfast.faces.cli import nearby
+    from holdfast.faces.cli import local_relay
     from holdfast.home import config as configuration
-    from holdfast.host.doctor import Finding
     from holdfast.model.errors import HoldfastError
 
-    title, why = (
+    found = _finding(
+        "relay",
         "the relay of this installation",
-        "reaching this machine from another account or, through a tunnel, from elsewhere",
+        "reaching this machine from another account or, through a tunnel, from another machine",
     )
     try:
         wanted = configuration.value(home, "relay.start")
     except HoldfastError as e:
-        return Finding("relay", title, None, e.message, e.recover, why)
-    running = nearby.found(home)
+        return found(None, e.message, e.recover)
+    running = local_relay.found(home)
     if running is not None:
-        return Finding(
-            "relay",
-            title,
-            True,
-            f"runs at {running.url} (process {running.pid}{', started by hand or by a unit' if running.by != 'up' else ''})",
-            "",
-            why,
-        )
+        by = ", started by hand or by a unit" if running.by != "up" else ""
+        return found(True, f"runs at {running.url} (process {running.pid}{by})")
     if not wanted:
-        return Finding(
-            "relay", title, True, "is turned off in the configuration (relay.start)", "", why
-        )
-    if missing := nearby.missing():
-        return Finding(
-            "relay",
-            title,
-            False,
-            f"cannot run: {missing} is not installed",
-            "install holdfast with all it needs",
-            why,
-        )
-    return Finding(
-        "relay",
-        title,
-        None,
-        "does not run",
-        f"`holdfast up` starts it; {home.relay_log} has what it said",
-        why,
-    )
+        return found(True, "is turned off in the configuration (relay.start)")
+    if missing := local_relay.missing():
+        why = f"cannot run: {missing} is not installed"
+        return found(False, why, "install holdfast with all its dependencies")
+    return found(None, "does not run", f"`holdfast up` starts it; its log is {home.relay_log}")
 
 
 def _told(home: homes.Home) -> Finding:
     from importlib.util import find_spec
 
     from holdfast.home import config as configuration
-    from holdfast.host.doctor import Finding
     from holdfast.model.errors import HoldfastError
 
-    title, why = "metrics and traces", "watching this host with Prometheus or OpenTelemetry"
+    found = _finding(
+        "telemetry",
+        "metrics and traces",
+        "watching this host with Prometheus or OpenTelemetry",
+    )
     try:
-        metrics, otlp = (
-            configuration.value(home, "telemetry.metrics"),
-            configuration.value(home, "telemetry.otlp"),
-        )
+        metrics = configuration.value(home, "telemetry.metrics")
+        otlp = configuration.value(home, "telemetry.otlp")
     except HoldfastError as e:
-        return Finding("telemetry", title, None, e.message, e.recover, why)
+        return found(None, e.message, e.recover)
     if not metrics and not otlp:
-        return Finding(
-            "telemetry",
-            title,
-            True,
-            "are off; `holdfast metrics` prints the numbers all the same",
-            "",
-            why,
-        )
+        return found(True, "are off; `holdfast metrics` prints the metrics anyway")
     if otlp and find_spec("opentelemetry") is None:
-        return Finding(
-            "telemetry",
-            title,
-            False,
-            "traces are configured, but OpenTelemetry is not installed",
-            "install holdfast[otel], then restart the host",
-            why,
-        )
+        why = "traces are configured, but OpenTelemetry is not installed"
+        return found(False, why, "install holdfast[otel], then restart the host")
     if metrics and not _answers(metrics):
-        return Finding(
-            "telemetry",
-            title,
-            None,
-            f"no metrics at {metrics}",
-            f"is the host up, and the port free? `holdfast up`; {home.log} says why not",
-            why,
-        )
-    said = [
-        *([f"metrics at http://{metrics}/metrics"] if metrics else ()),
-        *([f"traces to {otlp}"] if otlp else ()),
-    ]
-    return Finding("telemetry", title, True, ", ".join(said), "", why)
+        fix = f"`holdfast up` starts the host; if the port is taken, {home.log} says so"
+        return found(None, f"no metrics at {metrics}", fix)
+    said = [f"metrics at http://{metrics}/metrics"] if metrics else []
+    said += [f"traces to {otlp}"] if otlp else []
+    return found(True, ", ".join(said))
+
+
+def _finding(id: str, title: str, needed_for: str) -> Callable[..., Finding]:
+    from holdfast.host.doctor.report import Finding
+
+    def found(ok: bool | None, detail: str, fix: str = "") -> Finding:
+        return Finding(id, title, ok, detail, fix, needed_for)
+
+    return found
 
 
 def _answers(place: str) -> bool:
@@ -392,12 +332,46 @@ def _answers(place: str) -> bool:
         connection.close()
 
 
+# ---------------------------------------------------------------- drill
+
+
+drill_parser = usage("""
+    provokes each failure mode on a throw-away home of this installation and reads its signature.
+    Exits with 1 if a promise is broken.
+
+    check=[CLAUSE...]  only these clauses, like S3 or A4
+    --live  on your own installation: makes sessions there and ends them; leaves out
+            checks that would kill the host, change operators or the policy
+    --html FILE  write the table as a page too
+    --json
+""")
+
+
+def drill(args: Namespace) -> int:
+    import asyncio
+
+    from holdfast.drill import report
+
+    def told(one: report.Result) -> None:
+        if not args.json:
+            print(printable(report.line(one)), flush=True)
+
+    results = asyncio.run(report.drill(args.check, told, args.live))
+    if args.html:
+        with open(args.html, "w") as file:
+            file.write(report.as_html(results))
+    if args.json:
+        put_json(report.as_json(results))
+    return int(any(one.verdict == "broken" for one in results))
+
+
 # ---------------------------------------------------------------- config
 
 
-def config_parser(p: ArgumentParser) -> None:
-    p.add_argument("act", choices=("show",), help="print the effective configuration")
-    p.add_argument("--json", action="store_true")
+config_parser = usage("""
+    act=show  print the effective configuration
+    --json
+""")
 
 
 def config(args: Namespace) -> int:
@@ -413,9 +387,8 @@ def config(args: Namespace) -> int:
     )
     for v in values:
         option = configuration.BY_KEY[v.key]
-        print(
-            f"{v.key} = {_toml(v.value)}    # {option.help} ({'default' if v.source == 'default' else 'from the file'})"
-        )
+        source = "default" if v.source == "default" else "from the file"
+        print(f"{v.key} = {_toml(v.value)}    # {option.help} ({source})")
     return 0
 
 

@@ -1,17 +1,17 @@
-"""The relay of this installation: started by `up`, stopped by `down`, a process of its own that outlives both and the terminal they ran in.
+"""The relay of this installation: a separate process that `up` starts and `down` stops.
 
-What `up` finds running in the relay's directory, started by hand or by a unit, it uses and leaves alone; so does `down`. Where a unit is installed, the service manager is asked
-to start it, and nothing else is: two of them would fight for the directory. This machine's host is let in by its route key; the token that it
-gets besides is for the places where it waits for whoever has a typed code, which have keys of their own.
+A relay that already runs in the relay's directory, started by hand or by a unit, is used and left
+alone. Where a unit is installed, only the service manager starts the relay: two relays would
+compete for the directory. The relay admits this machine's host by the host's route key. The host
+also gets a token, for the meeting places of typed codes, which have separate keys.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast import __version__
 from holdfast import home as homes
@@ -26,49 +26,53 @@ if TYPE_CHECKING:
 
     from holdfast.client.link import Link
     from holdfast.home import Home
+    from holdfast.model.jsontext import Json
 
 UNIT = "holdfast-relay.service"
+LISTENED = "listen"  # written by relay/local.py
 LOG_BYTES = 4 * 1024 * 1024
 SAYS = "holdfast relay: "
-SETTLE_S = 5.0  # that `up` waits for the host to be registered
-STOP_S = 5.0
+SETTLE_S = 5.0  # how long `up` waits for the host to register
 LOOK_S = 0.05
 ATTEMPTS = 3
 NEEDED = ("websockets", "google.protobuf", "apsw")
 
 
-class Nearby(NamedTuple):
+class LocalRelay(NamedTuple):
     url: str
     pid: int
     release: str
-    by: str  # up, or hand: somebody else's doing
+    by: str  # "up", or "hand" if a person or a unit started it
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> Json:
         return self._asdict()
 
 
-def found(home: Home) -> Nearby | None:
-    """The one that runs; None if none does, or none that can be asked."""
+def found(home: Home) -> LocalRelay | None:
+    """The running relay; None if none runs or answers."""
     try:
         from holdfast.relay import control
 
         said = control.status(home.relay)
-        return (
-            None
-            if said is None
-            else Nearby(
-                said["urls"]["websocket"], int(said["pid"]), str(said["release"]), str(said["by"])
-            )
+        if said is None:
+            return None
+        return LocalRelay(
+            said["urls"]["websocket"], int(said["pid"]), str(said["release"]), str(said["by"])
         )
     except (ImportError, HoldfastError, KeyError, TypeError, ValueError):
         return None
+
+
+def started(home: Home) -> bool:
+    """Whether `up` ever started a relay here: that relay remembers where it listened."""
+    return os.path.exists(f"{home.relay}/{LISTENED}")
 
 
 # ---------------------------------------------------------------- up
 
 
 class Launch:
-    """One on its way. Begun beside the host, for each takes its half second."""
+    """A relay that is starting, in parallel with the host: each takes half a second."""
 
     def __init__(self, home: Home) -> None:
         self.home, self._left, self._since = home, ATTEMPTS, 0
@@ -80,30 +84,15 @@ class Launch:
         self._process = self._begin()
 
     def _begin(self) -> subprocess.Popen[bytes]:
-        import subprocess
-
-        from holdfast.home import cores
-
-        environ = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in ("NOTIFY_SOCKET", "HOLDFAST_PROBE")
-        }
+        environ = dict(os.environ)
+        for name in ("NOTIFY_SOCKET", "HOLDFAST_PROBE"):
+            environ.pop(name, None)
         try:
             log = os.open(
                 self.home.relay_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
             )
             try:
-                with cores.as_before():
-                    return subprocess.Popen(
-                        [sys.executable, "-m", "holdfast.relay.own"],
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
-                        cwd="/",
-                        env=environ,
-                    )
+                return start.launch("holdfast.relay.local", log, log, environ)
             finally:
                 os.close(log)
         except OSError as e:
@@ -111,33 +100,30 @@ class Launch:
                 f"cannot start it: {e}", "free disk space or make the directory writable"
             ) from e
 
-    def ready(self) -> Nearby:
-        """Waits until it, or one that was quicker, answers."""
+    def ready(self) -> LocalRelay:
+        """Wait until this relay, or a relay that was faster, answers."""
         end = time.monotonic() + START_WAIT_S
         while time.monotonic() < end:
             code = self._process.poll()
             if (running := found(self.home)) is not None:
                 return running
-            if (
-                code == Unavailable.exit_code and self._left
-            ):  # another one is quicker, or `relay token` has the directory for a moment
+            if code == Unavailable.exit_code and self._left:
+                # A second relay is faster, or `relay token` holds the directory for a moment.
                 self._process, self._left = self._begin(), self._left - 1
             elif code is not None:
-                raise Unavailable(
-                    f"it does not start: {_complaint(self.home.relay_log, self._since) or f'exit code {code}'}",
-                    f"look at {self.home.relay_log}",
-                )
+                why = _complaint(self.home.relay_log, self._since) or f"exit code {code}"
+                raise Unavailable(f"it does not start: {why}", f"look at {self.home.relay_log}")
             time.sleep(LOOK_S)
         raise Unavailable("it does not answer", f"look at {self.home.relay_log}")
 
     def abandon(self) -> None:
-        """There is no host for it after all."""
+        """End the relay, because no host came up."""
         if self._process.poll() is None:
             _end(self._process.pid)
 
 
 def launch(home: Home) -> Launch | None:
-    """Begins it, if that is all there is to do. Whatever else is to be said or done is for `up`, once there is a host."""
+    """Begin a start if no decision must come first; `up` does the rest with a host."""
     try:
         if (
             not config.value(home, "relay.start")
@@ -152,19 +138,14 @@ def launch(home: Home) -> Launch | None:
         return None
 
 
-def up(connection: Link, begun: Launch | None) -> dict[str, Any] | None:
-    """Starts it if it is wanted and not there, and has the host register. What it came to, for `up` to tell; None if there is to be none. Never an error: the host is
-    up all the same."""
+def up(connection: Link, begun: Launch | None) -> Json | None:
+    """Start the relay if wanted and missing, and let the host register.
+
+    Returns the outcome for `up` to print, or None if no relay is wanted. Never raises: the host is
+    up in any case.
+    """
     home = connection.home
-    told: dict[str, Any] = {
-        "url": None,
-        "pid": None,
-        "release": None,
-        "by": None,
-        "started": False,
-        "state": "none",
-        "why": "",
-    }
+    told: Json = dict.fromkeys(LocalRelay._fields) | {"started": False, "state": "none", "why": ""}
     try:
         if not config.value(home, "relay.start"):
             _off(connection)
@@ -177,17 +158,18 @@ def up(connection: Link, begun: Launch | None) -> dict[str, Any] | None:
     return told
 
 
-def begin(home: Home) -> tuple[Nearby, bool]:
-    """The one that runs, and whether it had to be started."""
+def begin(home: Home) -> tuple[LocalRelay, bool]:
+    """The running relay, and whether this call started the relay."""
     running = found(home)
     if running is not None and (running.release == __version__ or running.by != "up"):
         return running, False
     if lacking := missing():
         raise Impossible(
-            f"a relay needs {lacking}, which is not installed", "install holdfast with all it needs"
+            f"a relay needs {lacking}, which is not installed",
+            "install holdfast with all its dependencies",
         )
     if running is not None:
-        _end(running.pid)  # of another release; who is connected comes back by itself
+        _end(running.pid)  # of a different release; the clients reconnect by themselves
     return (_by_manager(home) if _managed(home) else Launch(home).ready()), True
 
 
@@ -204,7 +186,7 @@ def missing() -> str:
 
 
 def _complaint(path: str, since: int) -> str:
-    """What one that could not start said last."""
+    """The last error in the log of a relay that could not start."""
     try:
         with open(path, errors="replace") as file:
             file.seek(since)
@@ -217,9 +199,9 @@ def _complaint(path: str, since: int) -> str:
     )
 
 
-def _register(connection: Link, running: Nearby, started: bool) -> dict[str, Any]:
-    """The host of this home dials it. Who runs `up` may not be somebody who may change that."""
-    from holdfast.relay import control, office
+def _register(connection: Link, running: LocalRelay, started: bool) -> Json:
+    """Let the host of this home dial the relay. The caller of `up` may lack the right for that."""
+    from holdfast.relay import admin, control
 
     home = connection.home
     try:
@@ -228,7 +210,7 @@ def _register(connection: Link, running: Nearby, started: bool) -> dict[str, Any
         return {"state": "unknown", "why": e.message}
     if started or line is None or line["state"] == "refused":
         key = signing.public(keys.route_key(keys.load_machine(home), address.name(running.url)))
-        control.ask(home.relay, {"act": "admit", "key": signing.show(key), "tenant": office.TENANT})
+        control.ask(home.relay, {"act": "admit", "key": signing.show(key), "tenant": admin.TENANT})
     if (
         relays.keep_own(home, running.url, _token(home))
         or line is None
@@ -242,42 +224,38 @@ def _register(connection: Link, running: Nearby, started: bool) -> dict[str, Any
         and time.monotonic() < end
     ):
         time.sleep(LOOK_S)
-    return (
-        {"state": "none", "why": "the host does not dial it"}
-        if line is None
-        else {
-            "state": line["state"],
-            "why": line["detail"] if line["state"] != "registered" else "",
-        }
-    )
+    if line is None:
+        return {"state": "none", "why": "the host does not dial it"}
+    why = line["detail"] if line["state"] != "registered" else ""
+    return {"state": line["state"], "why": why}
 
 
 def _token(home: Home) -> str:
-    """What admits the host's meeting places: the one it has, if it counts there."""
-    from holdfast.relay import control, office
+    """The token for the host's meeting places: a present token if the relay accepts that."""
+    from holdfast.relay import admin, control
 
     kept = next((one.token for one in relays.listing(home) if one.own), None)
     if kept is not None:
-        digest = office.digest(kept).hex()
+        digest = admin.digest(kept).hex()
         if any(
             one["state"] == "valid" and digest.startswith(one["id"])
             for one in control.ask(home.relay, {"act": "token.ls"})
         ):
             return kept
-    token, hash = office.make()
+    token, hash = admin.make()
     control.ask(
         home.relay,
-        {"act": "token.new", "digest": hash.hex(), "tenant": office.TENANT, "expires": None},
+        {"act": "token.new", "digest": hash.hex(), "tenant": admin.TENANT, "expires": None},
     )
     return token
 
 
-def _line(connection: Link, url: str) -> dict[str, Any] | None:
+def _line(connection: Link, url: str) -> Json | None:
     return next((one for one in connection.request("relays")["relays"] if one["url"] == url), None)
 
 
 def _off(connection: Link) -> None:
-    """Turned off in the configuration: what was begun before ends."""
+    """End a relay that `up` started before the configuration turned the relay off."""
     home = connection.home
     if any(one.own for one in relays.listing(home)) and relays.keep_own(home, None):
         connection.request("relays.changed")
@@ -287,8 +265,8 @@ def _off(connection: Link) -> None:
 # ---------------------------------------------------------------- down
 
 
-def down(home: Home) -> tuple[Nearby | None, bool]:
-    """Ends it, if `up` began it. What ran, and whether it was ended."""
+def down(home: Home) -> tuple[LocalRelay | None, bool]:
+    """End a relay that `up` started. Returns the relay that ran, and whether that relay ended."""
     running = found(home)
     if running is None or running.by != "up":
         return running, False
@@ -296,26 +274,10 @@ def down(home: Home) -> tuple[Nearby | None, bool]:
 
 
 def _end(pid: int) -> bool:
-    """By its word: it tells whoever is connected."""
-    import select
+    """Ask the relay to end; the relay then tells all clients."""
     import signal
 
-    try:
-        handle = os.pidfd_open(pid)
-    except OSError:
-        return True
-    try:
-        signal.pidfd_send_signal(handle, signal.SIGTERM)
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        if poll.poll(STOP_S * 1000):
-            return True
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-        return bool(poll.poll(STOP_S * 1000))
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
+    return start.await_end(pid, signal.SIGTERM, signal.SIGKILL)
 
 
 # ---------------------------------------------------------------- a service manager
@@ -327,7 +289,7 @@ def _managed(home: Home) -> bool:
 
 
 def mark_managed(home: Home, managed: bool) -> None:
-    """Said by `service install --relay` and `uninstall`."""
+    """Set by `service install --relay` and `uninstall`."""
     with contextlib.suppress(OSError):
         if managed:
             os.makedirs(home.relay, mode=0o700, exist_ok=True)
@@ -338,22 +300,12 @@ def mark_managed(home: Home, managed: bool) -> None:
             os.unlink(f"{home.relay}/service")
 
 
-def _by_manager(home: Home) -> Nearby:
-    import subprocess
-
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        subprocess.run(
-            start.systemctl("user", "start", UNIT),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=start.MANAGER_S,
-            check=False,
-        )
+def _by_manager(home: Home) -> LocalRelay:
+    start.start_unit("user", UNIT)
     running = found(home)
     if running is None:
         raise Unavailable(
             f"its unit {UNIT} does not run",
-            f"`systemctl --user status {UNIT}`; `holdfast service uninstall --relay` if it is not wanted any more",
+            f"`systemctl --user status {UNIT}`; `holdfast service uninstall --relay` removes it",
         )
     return running

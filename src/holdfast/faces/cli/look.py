@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
-from holdfast.faces.cli.connect import link
-from holdfast.faces.cli.output import clean, duration, put_json, table, timed
+from holdfast.faces.cli.arguments import usage
+from holdfast.faces.cli.connect import link, say_away
+from holdfast.faces.cli.output import clean, duration, put_json, table, timed, write
 from holdfast.model.errors import Lost, Usage
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
+    from collections.abc import Callable
+
+    from holdfast.client.link import Link
+    from holdfast.model.jsontext import Json
 
 
 # ---------------------------------------------------------------- view
 
 
-def view_parser(p: ArgumentParser) -> None:
-    p.add_argument("session", metavar="SESSION")
-    p.add_argument(
-        "--format",
-        choices=("text", "ansi", "json"),
-        default="text",
-        help="text (default), with colours, or all that is known",
-    )
-    p.add_argument("--json", action="store_true", help="same as --format json")
-    p.add_argument(
-        "--history",
-        type=int,
-        default=0,
-        metavar="LINES",
-        help="that much scrollback before the screen",
-    )
+view_parser = usage("""
+    SESSION
+    --format text|ansi|json=text  text (default), text with colours, or everything as JSON
+    --json  same as --format json
+    --history LINES=0  show this much scrollback before the screen
+""")
 
 
 def view(args: Namespace) -> int:
@@ -59,81 +54,90 @@ def view(args: Namespace) -> int:
 # ---------------------------------------------------------------- read
 
 
-def read_parser(p: ArgumentParser) -> None:
-    p.add_argument("session", metavar="SESSION")
-    p.add_argument(
-        "--from",
-        dest="start",
-        type=int,
-        metavar="OFFSET",
-        help="absolute offset (default: the oldest kept)",
-    )
-    p.add_argument("--follow", "-f", action="store_true", help="go on until the session ends")
-    p.add_argument(
-        "--json", action="store_true", help="one object per piece: offset, data (base64), gap"
-    )
+read_parser = usage("""
+    SESSION
+    start=--from OFFSET  absolute offset (default: the oldest kept)
+    --follow -f  continue until the session ends
+    --json  one object per piece: offset, data (base64), gap
+""")
 
 
 def read(args: Namespace) -> int:
     gaps: list[tuple[int, int]] = []
 
+    def show(start: int, end: int, data: bytes, gap: Json | None) -> None:
+        encoded, text = binascii.b2a_base64(data, newline=False), data.decode("utf-8", "replace")
+        piece = {"offset": start, "end": end, "data": encoded.decode(), "text": text, "gap": gap}
+        put_json(piece)
+
     def on_data(start: int, end: int, data: bytes) -> None:
         if args.json:
-            put_json(
-                {
-                    "offset": start,
-                    "end": end,
-                    "data": base64.b64encode(data).decode(),
-                    "text": data.decode("utf-8", "replace"),
-                    "gap": None,
-                }
-            )
+            show(start, end, data, None)
             sys.stdout.flush()
         else:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(1, view) :]
+            write(data)
 
     def on_gap(start: int, end: int) -> None:
         gaps.append((start, end))
         if args.json:
-            put_json(
-                {
-                    "offset": start,
-                    "end": end,
-                    "data": "",
-                    "text": "",
-                    "gap": {"start": start, "end": end},
-                }
-            )
+            show(start, end, b"", {"start": start, "end": end})
 
     if args.start is not None and args.start < 0:
         raise Usage(
-            "an offset is not negative",
+            "an offset cannot be negative",
             "offsets are absolute; `holdfast ls --json` shows the range that is kept",
         )
-    link(args).request(
-        "read",
-        wait_s=None,
-        on_data=on_data,
-        on_gap=on_gap,
-        session=args.session,
-        follow=args.follow,
-        for_terminal=sys.stdout.isatty() and not args.json,
-        **{"from": args.start},
-    )
+    connection = link(args)
+    for_terminal = sys.stdout.isatty() and not args.json
+    where: Json = {"from": args.start, "for_terminal": for_terminal}
+    if args.follow:
+        _follow_output(connection, args.session, on_data, on_gap, where)
+    else:
+        connection.request(
+            "read", wait_s=None, on_data=on_data, on_gap=on_gap, session=args.session, **where
+        )
     if gaps:
         lost = sum(b - a for a, b in gaps)
         raise Lost(f"{lost} bytes had rolled off: " + ", ".join(f"{a} to {b}" for a, b in gaps[:5]))
     return 0
 
 
+def _follow_output(
+    connection: Link,
+    session: str,
+    on_data: Callable[[int, int, bytes], None],
+    on_gap: Callable[[int, int], None],
+    where: Json,
+) -> None:
+    from holdfast.client.following import follow
+
+    reached = 0  # the end of the output that was shown
+
+    def arrived(start: int, end: int, data: bytes) -> None:
+        nonlocal reached
+        on_data(start, end, data)
+        reached = end
+
+    def missed(start: int, end: int) -> None:
+        nonlocal reached
+        on_gap(start, end)
+        reached = end
+
+    one = connection.request("get", session=session)["id"]
+    found = follow(connection, "read", say_away, arrived, missed, session=one, **where)
+    # A session that ended without a host has kept no output, only the offset of its end.
+    end = found["output"]["end"] if "output" in found else reached
+    if reached < end:
+        on_gap(max(reached, where["from"] or 0), end)
+
+
 # ---------------------------------------------------------------- who
 
 
-def who_parser(p: ArgumentParser) -> None:
-    p.add_argument("session", metavar="SESSION")
-    p.add_argument("--json", action="store_true")
+who_parser = usage("""
+    SESSION
+    --json
+""")
 
 
 def who(args: Namespace) -> int:
@@ -146,27 +150,39 @@ def who(args: Namespace) -> int:
         _together(name, [o for o in result["operators"] if o["operator"] == name], result["turn"])
         for name in dict.fromkeys(o["operator"] for o in result["operators"])
     ]
-    print(table(("OPERATOR", "THROUGH", "HOW", "SIZE", ""), rows) if rows else "nobody is attached")
-    waiting = (
-        f", {', '.join(result['turn']['waiting'])} wait"
-        if result["turn"] and result["turn"]["waiting"]
-        else ""
-    )
-    print(f"turn: {holder or 'free'}{waiting}")
+    head = ("OPERATOR", "THROUGH", "HOW", "SIZE", "CLIENT", "")
+    print(table(head, rows) if rows else "nobody is attached")
+    waiting = ", ".join(result["turn"]["waiting"]) if result["turn"] else ""
+    seized = result["turn"] is not None and result["turn"].get("seized")
+    turn = f"held by {holder} until released" if seized else holder or "free"
+    print(f"turn: {turn}" + (f", {waiting} wait" if waiting else ""))
+    for one in result.get("stopped") or ():
+        print(clean(stopped_in_words(one)))
     for one in result["approvals"]:
-        print(
-            clean(
-                f"{one['operator']} waits for approval: {one['because']} (`holdfast approve {one['id']}`)"
-            )
-        )
+        decide = f"`holdfast approve {one['id']}`"
+        print(clean(f"{one['operator']} waits for approval: {one['because']} ({decide})"))
     print(clean(result["says"]))
+    if limits := result.get("limits"):
+        from holdfast.core.session.limits import says
+
+        print(says(limits))
+    if result.get("sees"):
+        print(clean(result["sees"]))
+    if changed := result.get("tool_files"):
+        print(clean(f"changed, and executed by tools of people later: {', '.join(changed)}"))
     return 0
 
 
-def _together(
-    name: str, clients: list[dict[str, Any]], turn: dict[str, Any] | None
-) -> tuple[str, ...]:
-    """One line for one operator, however many of their devices are attached; with the turn, the one that wrote last."""
+def stopped_in_words(one: Json) -> str:
+    count = len(one["processes"])
+    return (
+        f"stopped: {one['operator']}, by {one['by']} "
+        f"({count} process{'' if count == 1 else 'es'}, {one['how']})"
+    )
+
+
+def _together(name: str, clients: list[Json], turn: Json | None) -> tuple[str, ...]:
+    """A row per operator, for any number of attached devices; names the last writer."""
     several = len({one["key"] for one in clients}) > 1 or (
         turn is not None
         and turn["holder"] == name
@@ -177,35 +193,28 @@ def _together(
     sizes = ", ".join(
         dict.fromkeys(f"{one['size']['cols']}x{one['size']['rows']}" for one in clients)
     )
-    return (
-        name,
-        through,
-        how,
-        sizes,
-        ""
-        if turn is None or turn["holder"] != name
-        else f"turn ({turn['device']})"
-        if several and turn["device"]
-        else "turn",
-    )
+    holds = ""
+    if turn is not None and turn["holder"] == name:
+        holds = f"turn ({turn['device']})" if several and turn["device"] else "turn"
+    ids = ", ".join(str(one.get("client", "-")) for one in clients)
+    return name, through, how, sizes, ids, holds
 
 
 # ---------------------------------------------------------------- events
 
 
-def events_parser(p: ArgumentParser) -> None:
-    p.add_argument("session", nargs="?", metavar="SESSION")
-    p.add_argument(
-        "--follow", "-f", action="store_true", help="go on with what happens from now on"
-    )
-    p.add_argument("--limit", type=int, default=100, metavar="N", help="the newest N (default 100)")
-    p.add_argument("--json", action="store_true", help="one object per event")
+events_parser = usage("""
+    [SESSION]
+    --follow -f  continue with new events
+    --limit N=100  the newest N (default 100)
+    --json  one object per event
+""")
 
 
 def events(args: Namespace) -> int:
     import time
 
-    def show(e: dict[str, Any]) -> None:
+    def show(e: Json) -> None:
         if args.json:
             put_json(timed(e, e["time"]))
         else:
@@ -214,23 +223,27 @@ def events(args: Namespace) -> int:
                 for k, v in e.items()
                 if k not in ("time", "session", "event", "number", "signature", "statement")
             )
-            print(
-                f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(e['time']))} {e['session']} {e['event']} {clean(facts)}"
-            )
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e["time"]))
+            print(f"{when} {e['session']} {e['event']} {clean(facts)}")
         sys.stdout.flush()
 
     connection = link(args)
+    session = args.session
+    if args.follow and session is not None:
+        session = connection.request("get", session=session)["id"]
     last = 0
-    for event in connection.request("events", session=args.session, limit=args.limit)["events"]:
+    for event in connection.request("events", session=session, limit=args.limit)["events"]:
         last = event["number"]
         show(event)
     if args.follow:
-        connection.request(
+        from holdfast.client.following import follow
+
+        follow(
+            connection,
             "events",
-            wait_s=None,
+            say_away,
             on_event=lambda e: show(e["body"]) if e.get("event") == "happened" else None,
-            session=args.session,
-            follow=True,
+            session=session,
             after=last,
         )
     return 0
@@ -239,12 +252,9 @@ def events(args: Namespace) -> int:
 # ---------------------------------------------------------------- metrics
 
 
-def metrics_parser(p: ArgumentParser) -> None:
-    p.add_argument(
-        "--json",
-        action="store_true",
-        help="one object per family: its name, kind, help and samples",
-    )
+metrics_parser = usage("""
+    --json  one object per family: its name, kind, help and samples
+""")
 
 
 def metrics(args: Namespace) -> int:
@@ -260,55 +270,52 @@ def metrics(args: Namespace) -> int:
 # ---------------------------------------------------------------- resolve
 
 
-def resolve_parser(p: ArgumentParser) -> None:
-    p.add_argument(
-        "ref", metavar="REF", help="hf:SESSION, hf:SESSION@EPOCH#ACT or hf:SESSION@EPOCH:START-END"
-    )
-    p.add_argument("--json", action="store_true")
+resolve_parser = usage("""
+    REF  hf:SESSION, hf:SESSION@EPOCH#ACT or hf:SESSION@EPOCH:START-END
+    --json
+""")
 
 
 def resolve(args: Namespace) -> int:
-    result = link(args).request("resolve", ref=args.ref)
+    connection = link(args)
+    result, place = connection.request("resolve", ref=args.ref), "here"
+    if not result["known"] and os.path.exists(connection.home.machines):
+        from holdfast.faces.cli import fleet
+
+        if (found := fleet.resolve_elsewhere(args, args.ref)) is not None:
+            place, result = f"on {found[0]}", {**found[1], "machine": found[0]}
     if args.json:
         put_json(result)
     elif not result["known"]:
-        print(f"{args.ref}: not known any more")
+        print(f"{args.ref}: no longer known")
     elif result["state"] == "ended":
         print(f"{args.ref}: ended with {result['exit_code']}")
     else:
         s = result["session"]
-        more = (
-            f"; act {result['act']}{_left(result)}"
-            if "act" in result
-            else f"; output {'kept' if result['kept'] else 'rolled off'}"
-            if "kept" in result
-            else ""
-        )
-        print(
-            clean(
-                f"{args.ref}: {result['state']}, here ({s['name']}, idle {duration(s['idle_s'])}){more}"
-            )
-        )
+        more = ""
+        if "act" in result:
+            more = f"; act {result['act']}{_left(result)}"
+        elif "kept" in result:
+            more = f"; output {'kept' if result['kept'] else 'rolled off'}"
+        here = f"{place} ({s['name']}, idle {duration(s['idle_s'])})"
+        print(clean(f"{args.ref}: {result['state']}, {here}{more}"))
     return 0 if result["known"] else 3
 
 
-def _left(result: dict[str, Any]) -> str:
-    """What is left of an act: said of what runs now, not of what ran."""
+def _left(result: Json) -> str:
+    """The processes of an act that still run."""
     import time
 
-    how = (
-        ", under way"
-        if result["under_way"]
-        else f", exit code {result['exit_code']}"
-        if result["exit_code"] is not None
-        else ""
-    )
+    how = "" if result["exit_code"] is None else f", exit code {result['exit_code']}"
+    how = ", under way" if result["under_way"] else how
     if result["running"]:
         return f"{how}; runs: " + ", ".join(
             f"{one['command'][:60]} ({one['pid']})" for one in result["running"]
         )
     died = ", ".join(
-        f"{one['program'] or 'a process'} ({one['pid']}) {'was killed by ' + one['signal'] if one['signal'] else 'exited with ' + str(one['exit_code'])} "
+        f"{one['program'] or 'a process'} ({one['pid']}) "
+        f"{'was killed by' if one['signal'] else 'exited with'} "
+        f"{one['signal'] or one['exit_code']} "
         f"{duration(time.time() - one['time'])} ago"
         for one in result["died"]
     )

@@ -1,218 +1,165 @@
-"""`holdfast`: finds the command, loads only what that command needs, and turns errors into one plain line and an exit code.
+"""`holdfast`: finds the command, loads only that module, and prints an error as a plain line.
 
-COMMANDS is the one table: dispatch, `--help`, completion and the man page come from it.
+Dispatch, `--help`, completion and the man page all come from the table COMMANDS.
 
-With `--json` an error is one object, `{"error": {"code", "name", "message", "recover", "retry_safe"}}`; `code` is the exit code of
-the surface as a number, `name` the stable name of the error. It goes to stderr, where errors go, and to stdout as well, where
-whoever asked for JSON reads; once only if both are the same file. `run` exits with 255 when there is no exit code of the
-command, except for usage errors (2); `code` still says which it was.
+With `--json` an error is one object, `{"error": {"code", "name", "message", "recover",
+"retry_safe"}}`; `code` is the exit code as a number, `name` the stable name of the error. The
+object goes to stderr, and also to stdout, where a program reads JSON; only once if both are the
+same file. `run` exits with 255 when the command has no exit code, except for usage errors (2);
+`code` then still tells the error.
 
-Everything after the first `--` is the program of `new` and `run`, untouched: argparse would take the first word for a missing name.
+For `new` and `run`, all words after the first `--` are the program, and argparse does not see them:
+it would take the first of them for an omitted session name.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from holdfast import __version__
+from holdfast.faces.cli import arguments
 from holdfast.home import cores
 from holdfast.model.errors import HoldfastError, NotFound, Usage
 from holdfast.model.printable import printable
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser
+    from collections.abc import Iterator
+    from types import ModuleType
+    from typing import Any, NoReturn
 
 
-class Command(NamedTuple):
-    module: str  # in holdfast.faces.cli; has NAME_parser(parser) and NAME(args) -> int
-    summary: str
-    example: str
-    group: str
+class Command:
+    """A row of the table. `module` has NAME_parser(parser) and NAME(args) -> exit code."""
+
+    __slots__ = ("example", "group", "module", "summary")
+
+    def __init__(self, module: str, summary: str, example: str, group: str) -> None:
+        self.module, self.summary, self.example, self.group = module, summary, example, group
+
+    def load(self) -> ModuleType:
+        name = f"holdfast.faces.cli.{self.module}"
+        __import__(name)  # `importlib` would cost 1 ms more
+        return sys.modules[name]
 
 
-COMMANDS: dict[str, Command] = {
-    "up": Command(
-        "installation",
-        "start the host and its relay, make or list sessions, say how to go on",
-        "holdfast up",
-        "Start",
-    ),
-    "down": Command(
-        "installation",
-        "stop the host and its relay; sessions keep running",
-        "holdfast down",
-        "Start",
-    ),
-    "new": Command(
-        "sessions", "make a session and attach to it", "holdfast new build -- make -j8", "Sessions"
-    ),
-    "ls": Command("sessions", "list sessions", "holdfast ls --all", "Sessions"),
-    "attach": Command(
-        "sessions", "your terminal becomes the session's", "holdfast attach build", "Sessions"
-    ),
-    "rename": Command(
-        "sessions", "give a session another name", "holdfast rename shell-1 work", "Sessions"
-    ),
-    "end": Command(
-        "sessions", "end everything that runs in a session", "holdfast end build", "Sessions"
-    ),
-    "forget": Command(
-        "sessions", "drop what is kept of an ended session", "holdfast forget build", "Sessions"
-    ),
-    "run": Command(
-        "steer",
-        "run one command in the session's live shell",
-        "holdfast run work -- git status",
-        "Steer",
-    ),
-    "send": Command(
-        "steer", "type into a session", "holdfast send work 'make test' --enter", "Steer"
-    ),
-    "wait": Command(
-        "steer",
-        "wait until the live state says so",
-        "holdfast wait work --for port:3000 --timeout 60",
-        "Steer",
-    ),
-    "turn": Command(
-        "steer",
-        "who may write now: ask for it, hand it over, give it back",
-        "holdfast turn work request --wait 60",
-        "Steer",
-    ),
-    "seize": Command("steer", "take the turn now, whoever has it", "holdfast seize work", "Steer"),
-    "halt": Command("steer", "stop every process of a session, now", "holdfast halt work", "Steer"),
-    "resume": Command("steer", "let a halted session go on", "holdfast resume work", "Steer"),
-    "signal": Command(
-        "steer",
-        "signal one process of a session, or it and all below it",
-        "holdfast signal work 4711 TERM --tree",
-        "Steer",
-    ),
-    "view": Command("look", "the screen now", "holdfast view work", "Look"),
-    "read": Command(
-        "look", "raw output from an absolute offset", "holdfast read work --follow", "Look"
-    ),
-    "who": Command("look", "who is attached, who holds the turn", "holdfast who work", "Look"),
-    "attention": Command(
-        "attention",
-        "which sessions wait for input or a secret, work, or have ended",
-        "holdfast attention --follow",
-        "Look",
-    ),
-    "graph": Command(
-        "graph",
-        "what runs in a session: processes, who started them, files, sockets, what waits",
-        "holdfast graph work --port 3000",
-        "Look",
-    ),
-    "log": Command(
-        "record",
-        "the record: who did what, on whose state, with which verdict",
-        "holdfast log work --follow",
-        "Look",
-    ),
-    "events": Command("look", "what happened to sessions", "holdfast events work", "Look"),
-    "metrics": Command(
-        "look", "the host's numbers, as Prometheus reads them", "holdfast metrics", "Look"
-    ),
-    "resolve": Command(
-        "look", "what a reference means today", "holdfast resolve hf:0123456789ab@1", "Look"
-    ),
-    "operator": Command(
-        "operators",
-        "who is known here: add, list, show, revoke",
-        "holdfast operator add builder --kind agent",
-        "Operators",
-    ),
-    "device": Command(
-        "devices",
-        "the devices of an operator: list, add, rename, revoke",
-        "holdfast device add phone",
-        "Operators",
-    ),
-    "grant": Command(
-        "operators",
-        "hand on some of your rights",
-        "holdfast grant builder --rights execute --session work --expires 8h",
-        "Operators",
-    ),
-    "approvals": Command(
-        "policy", "what waits for a decision", "holdfast approvals --follow", "Operators"
-    ),
-    "approve": Command(
-        "policy", "let one waiting act happen, once", "holdfast approve q1f3", "Operators"
-    ),
-    "deny": Command("policy", "refuse one waiting act", "holdfast deny q1f3", "Operators"),
-    "invite": Command(
-        "invite",
-        "let somebody in with a one-time code",
-        "holdfast invite --rights read --session work",
-        "Operators",
-    ),
-    "join": Command(
-        "invite", "come in with such a code", "holdfast join 4KQ7-M2XD-9TRG --as bob", "Operators"
-    ),
-    "policy": Command(
-        "policy",
-        "a policy for the gate: shown, checked, tried",
-        "holdfast policy try 'rm -rf /'",
-        "Operators",
-    ),
-    "host": Command(
-        "fleet",
-        "the relays that this machine can be reached through",
-        "holdfast host connect wss://relay.example",
-        "Machines",
-    ),
-    "machines": Command(
-        "fleet",
-        "the machines that can be reached from here, and whether they answer",
-        "holdfast machines",
-        "Machines",
-    ),
-    "relay": Command(
-        "relay",
-        "a relay by itself: run it, make tokens for it",
-        "holdfast relay serve --listen 127.0.0.1:8410",
-        "Machines",
-    ),
-    "service": Command(
-        "service",
-        "start at boot by systemd; sessions outlive upgrades",
-        "holdfast service install --dry-run",
-        "Installation",
-    ),
-    "doctor": Command(
-        "installation",
-        "what this machine can do, what not, why, and how to fix it",
-        "holdfast doctor",
-        "Installation",
-    ),
-    "config": Command(
-        "installation",
-        "the effective configuration and where it comes from",
-        "holdfast config show",
-        "Installation",
-    ),
-    "completion": Command(
-        "completion", "completion for bash, zsh or fish", "holdfast completion bash", "Installation"
-    ),
-    "man": Command("paperwork", "the manual page", "holdfast man | man -l -", "Installation"),
-}
+# The groups of commands. Each row has the module, an example of the command, and its summary.
+_TABLE = """
+Start
+    installation: up  start the host and its relay, make or list sessions
+    installation: down  stop the host and its relay; sessions keep running
+
+Sessions
+    sessions: new build -- make -j8  make a session and attach to it
+    sessions: ls --all  list sessions
+    sessions: attach build  connect your terminal to a session; `a` is short for it
+    sessions: detach work --others  detach clients from a session; the session keeps running
+    sessions: rename shell-1 work  give a session another name
+    sessions: end build  end everything that runs in a session; `kill` does the same
+    sessions: forget build  delete the remains of an ended session
+
+Steer
+    steer: run work -- git status  run one command in the session's live shell
+    steer: send work 'make test' --enter  type into a session
+    steer: wait work --for port:3000 --timeout 60  wait until a session is idle, needs input,
+        listens on a port, ...
+    steer: turn work request --wait 60  the right to type: show it, ask for it, hand it over, give
+        it back
+    steer: seize work  take the turn at once from its holder
+    steer: halt work  freeze every process of a session
+    steer: resume work  continue a halted session
+    ports.forward: forward work 3000  bring a listening port of a session to this machine
+    steer: signal work 4711 TERM --tree  send a signal to one process of a session, or to its
+        subtree
+
+Files
+    transfer.files: files put work app.tar.gz build/  files of a session: list, get, put, remove,
+        move, search
+
+Look
+    look: view work  the screen now
+    look: read work --follow  print raw output from an absolute offset
+    look: who work  the operators attached and the holder of the turn
+    attention: attention --follow  which sessions wait for input or a secret, work, or have ended
+    graph: graph work --port 3000  the processes of a session, their starters, files and sockets
+    record: log work --follow  the signed record: each act with its actor, verdict and result
+    look: events work  the events of sessions
+    look: metrics  the host's metrics in the format of Prometheus
+    look: resolve hf:0123456789ab@1  what a reference points to today
+
+Operators
+    operators: operator add builder --kind agent  the operators of this machine: add, list, show,
+        revoke
+    devices: device add phone  the devices of an operator: list, add, rename, revoke
+    operators: grant builder --rights execute --session work --expires 8h  give some of your rights
+        to an operator
+    policy: approvals --follow  list the acts that wait for approval
+    policy: approve q1f3  allow one waiting act, once
+    policy: deny q1f3  refuse one waiting act
+    invite: invite --rights read --session work  make a one-time code for a newcomer or a device
+    invite: join 4KQ7-M2XD-9TRG --as bob  join a machine with a one-time code
+    policy: policy try 'rm -rf /'  show, check, test or try the policy of the gate
+
+Machines
+    fleet: host connect wss://relay.example  the relays through which this machine can be reached
+    fleet: machines  the machines that you can reach, and whether they answer
+    relay: relay serve --listen 127.0.0.1:8410  run a relay, and make tokens for it
+
+Installation
+    service: service install --dry-run  start the host at boot with systemd; sessions survive
+        upgrades
+    installation: doctor  what works on this machine, what does not, and how to fix it
+    installation: drill  provoke each failure mode on a throw-away home, and show what held
+    installation: config show  the effective configuration and its sources
+    services.http: http --as web  serve HTTP and JSON for services; tokens and webhooks
+    completion: completion bash  a completion script for bash, zsh or fish
+    paperwork: man | man -l -  print the manual page
+"""
+
+
+def _commands() -> Iterator[tuple[str, Command]]:
+    for block in _TABLE.strip().split("\n\n"):
+        group, _, rows = block.partition("\n")
+        for row in arguments.joined(rows):
+            module, _, rest = row.partition(": ")
+            example, _, summary = rest.partition("  ")
+            name = example.partition(" ")[0]
+            yield name, Command(module, summary, f"holdfast {example}", group)
+
+
+COMMANDS = dict(_commands())
+ALIASES = {"a": "attach", "kill": "end"}
 TAKES_PROGRAM = ("new", "run", "service")
+# Commands that act under another name than their operation's. A decision happens once by the
+# question's id.
+ALSO_ACT = ("approve", "deny", "host")
+# Commands that look for an unknown session on all known machines.
+SEARCHES = ("attach", "run", "send", "wait", "turn", "view", "read", "who", "graph", "log")
 COMMON_HELP = {
-    "json": "JSON for programs, errors included",
-    "session": "id, unique beginning of it, or name",
+    "json": "print JSON, errors included",
+    "session": "the session: name, id, or a unique beginning of either",
 }
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = sys.argv[1:] if argv is None else argv
+def main() -> NoReturn:
+    """The program `holdfast`.
+
+    Skips the shutdown of the interpreter (3 ms), which only frees memory that the kernel frees
+    anyway.
+    """
+    try:
+        code = run(sys.argv[1:])
+    except SystemExit as e:  # --help
+        code = e.code if isinstance(e.code, int) else 0
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def run(args: list[str]) -> int:
+    """Run a command line and return the exit code."""
     before, _ = _split(args)
     as_json = (
         "--json" in before
@@ -220,10 +167,9 @@ def main(argv: list[str] | None = None) -> int:
         or "--format=json" in before
     )
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(
-            errors="backslashreplace"
-        )  # a terminal that cannot show a character still gets the listing
-    cores.forbid()  # there will be a key in memory, of most commands
+        # A terminal that cannot show a character still gets the rest.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    cores.forbid()  # most commands have a private key in memory
     code = 0
     try:
         try:
@@ -238,7 +184,7 @@ def main(argv: list[str] | None = None) -> int:
             return complain(e, as_json, _is_run(args))
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever read us has enough
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         _discard_output(1, 2)
         return code
     except OSError as e:
@@ -250,13 +196,15 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _discard_output(*streams: int) -> None:
-    """What is still buffered must not fail a second time when the interpreter ends."""
+    """Redirect buffered output, so that flushing at exit does not fail again."""
     for fd in streams:
         os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), fd)
 
 
 def dispatch(args: list[str]) -> int:
     args, operator = _global(args)
+    at = 1 if args[:1] == ["help"] else 0
+    args = [*args[:at], *(ALIASES.get(word, word) for word in args[at : at + 1]), *args[at + 1 :]]
     if not args or args[0] in ("-h", "--help", "help"):
         from holdfast.faces.cli import paperwork
 
@@ -275,24 +223,33 @@ def dispatch(args: list[str]) -> int:
             f"there is no command {name[:40]!a}{close(name, list(COMMANDS))}",
             "`holdfast --help` lists them",
         )
-    module = import_module(f"holdfast.faces.cli.{COMMANDS[name].module}")
+    module = COMMANDS[name].load()
     rest, program = _split(args[1:]) if name in TAKES_PROGRAM else (args[1:], None)
-    options = parser(name).parse_args(rest)
+    options: Any = arguments.parsed(lambda made: declare(name, made), rest)
+    if options is None:
+        options = parser(name).parse_args(rest)
     if program is not None:
         options.command = [*options.command, *program]
     options.operator = operator if operator is not None else getattr(options, "as_", None)
+    typed = next(filter(None, (getattr(options, one, None) for one in ("session", "name"))), None)
+    command = getattr(module, name)
     try:
-        code: int = getattr(module, name)(options)
-    except NotFound as e:
-        from holdfast.faces.cli.meant import explain
+        code: int = command(options)
+    except HoldfastError as e:
+        from holdfast.faces.cli import meant
 
-        explain(e, options)
+        if name in SEARCHES and meant.is_elsewhere(e, options, typed):
+            return int(command(options))
+        if isinstance(e, NotFound):
+            meant.explain(e, options)
+        if isinstance(typed, str):
+            meant.name_session(e, typed)
         raise
     return code
 
 
 def _global(args: list[str]) -> tuple[list[str], str | None]:
-    """`--as NAME` before the command."""
+    """Take `--as NAME` from before the command."""
     if args[:1] == ["--as"]:
         if len(args) < 2:
             raise Usage("--as needs a name", "holdfast --as NAME COMMAND ...")
@@ -308,7 +265,7 @@ def _is_run(args: list[str]) -> bool:
 
 
 def _split(args: list[str]) -> tuple[list[str], list[str] | None]:
-    """What follows the first `--` is a command line of somebody else: not ours to parse."""
+    """Split at the first `--`: the rest is the command line of a program to run."""
     if "--" not in args:
         return args, None
     at = args.index("--")
@@ -316,8 +273,10 @@ def _split(args: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def parser(name: str) -> ArgumentParser:
-    """The argument parser of one command."""
+    """The argument parser of a command."""
     from argparse import ArgumentParser, RawDescriptionHelpFormatter
+
+    from holdfast.faces.cli.output import wrap
 
     class Parser(ArgumentParser):
         def error(self, message: str) -> NoReturn:
@@ -325,9 +284,8 @@ def parser(name: str) -> ArgumentParser:
 
     class Formatter(RawDescriptionHelpFormatter):
         def __init__(self, prog: str) -> None:
-            super().__init__(
-                prog, width=_columns() - 2
-            )  # or argparse imports shutil to ask, for every argument added
+            # Without a width argparse imports shutil for every argument.
+            super().__init__(prog, width=_columns() - 2)
 
     command = COMMANDS[name]
     made = Parser(
@@ -337,17 +295,41 @@ def parser(name: str) -> ArgumentParser:
         formatter_class=Formatter,
         allow_abbrev=False,
     )
+    declare(name, made)
+    made.description = "\n\n".join(
+        "\n".join(wrap(" ".join(paragraph.split()), _columns() - 2))
+        for paragraph in (made.description or "").split("\n\n")
+    )
+    for action in made._actions:
+        action.help = action.help or COMMON_HELP.get(action.dest)
+    return made
+
+
+def declare(name: str, made: ArgumentParser | arguments.Declarations) -> None:
+    """Add the arguments of this command to a parser."""
     made.add_argument(
         "--as",
         dest="as_",
         metavar="NAME",
         help="act as this identity (default: $HOLDFAST_AS or your login name)",
     )
-    module = import_module(f"holdfast.faces.cli.{command.module}")
-    getattr(module, f"{name}_parser")(made)
-    for action in made._actions:
-        action.help = action.help or COMMON_HELP.get(action.dest)
-    return made
+    if is_act(name):
+        made.add_argument(
+            "--once",
+            metavar="KEY",
+            help="an idempotency key of your choice: a retry with it, from any client, "
+            "has one effect",
+        )
+    getattr(COMMANDS[name].load(), f"{name}_parser")(made)
+
+
+def is_act(name: str) -> bool:
+    """Whether the command, or one of its sub-commands, asks for an act."""
+    from holdfast.core.contract.table import OPERATIONS
+
+    return name in ALSO_ACT or any(
+        one.act and name == one.name.partition(".")[0] for one in OPERATIONS.values()
+    )
 
 
 def _columns() -> int:
@@ -361,14 +343,14 @@ def _columns() -> int:
 
 
 def _status(error: HoldfastError, is_run: bool) -> int:
-    """`run` keeps 255 for "there is no exit code of the command"."""
-    return 255 if is_run and error.exit_code != 2 else error.exit_code
+    """The exit code; `run` uses 255 for "the command has no exit code", except for usage errors."""
+    return 255 if is_run and type(error) is not Usage else error.exit_code
 
 
 def complain(error: HoldfastError, as_json: bool, is_run: bool) -> int:
-    """One plain line plus how to recover; JSON when asked."""
+    """Print a plain line and the advice, or JSON if asked."""
     if as_json:
-        import json
+        from holdfast.model import jsontext
 
         body = {
             "code": error.exit_code,
@@ -377,7 +359,7 @@ def complain(error: HoldfastError, as_json: bool, is_run: bool) -> int:
             "recover": error.recover,
             "retry_safe": error.retry_safe,
         }
-        text = json.dumps({"error": body})
+        text = jsontext.dumps({"error": body})
         print(text, file=sys.stderr)
         if not os.path.sameopenfile(1, 2):
             print(text, flush=True)

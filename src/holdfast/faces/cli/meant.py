@@ -1,18 +1,15 @@
-"""For a name that nobody has: the one that was probably meant, of those the asker may see."""
+"""Put names into errors: the session of the command, and the name that was probably meant."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.model.errors import HoldfastError, NotFound
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
-LISTS = {
-    "session": ("ls", "sessions"),
-    "operator": ("operator.ls", "operators"),
-}  # what -> the request that lists them, and where in its answer
+# Kind of name -> the request that lists the names, and the field of the answer.
+LISTS = {"session": ("ls", "sessions"), "operator": ("operator.ls", "operators")}
 
 
 def close(word: str, names: list[str]) -> str:
@@ -22,8 +19,41 @@ def close(word: str, names: list[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
+def name_session(error: HoldfastError, typed: str) -> None:
+    """Put the session into the advice as the user typed it, with the machine if there is one."""
+    import re
+    from shlex import quote
+
+    if error.recover:
+        error.recover = re.sub(r"\bSESSION\b", lambda _: quote(typed), error.recover)
+
+
+def is_elsewhere(error: HoldfastError, options: Namespace, word: str | None) -> bool:
+    """Whether a known machine has the session `word`, which this machine does not have.
+
+    `options` then name the machine too. The command had no effect so far.
+    """
+    if error.facts.get("what") != "session" or not word or error.facts.get("word") != word:
+        return False
+    import os
+
+    from holdfast.client.environ import CREDENTIAL
+    from holdfast.faces.cli.connect import home_here
+
+    if "/" in word or os.environ.get(CREDENTIAL) or not os.path.exists(home_here().machines):
+        return False
+    from holdfast.faces.cli import fleet
+
+    try:
+        options.session = fleet.find_elsewhere(options, word)
+    except NotFound as e:
+        error.message = e.message
+        return False
+    return True
+
+
 def explain(error: NotFound, options: Namespace) -> None:
-    """Adds it to the error, if there is one; an error while looking for it is none."""
+    """Add a suggestion to the error. A failure to find a suggestion is ignored."""
     what, word = str(error.facts.get("what")), error.facts.get("word")
     if what not in LISTS or not isinstance(word, str):
         return

@@ -1,29 +1,52 @@
-"""Printing for people and for programs. Session names and programs' words are shown escaped: a listing must not act on the terminal."""
+"""Printing for people and programs. Foreign text is escaped and cannot control the terminal."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import sys
-from collections.abc import Sequence
-from typing import Any
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+from holdfast.model import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+    from typing import TextIO
+
+    from holdfast.model.jsontext import Json
+
+_ESCAPED = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+_readable = jsontext.encoder(ensure_ascii=False)
 
 
-def put_json(value: Any) -> None:
-    """One line. Readable where the output can carry it; escaped where it cannot (file names that are not text, ASCII locales)."""
-    text = json.dumps(value, ensure_ascii=False)
+def put_json(value: object) -> None:
+    """A line; escaped only where the output cannot carry a character (odd names, ASCII locales)."""
+    text = _readable(value)
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
-        text = json.dumps(value)
+        text = jsontext.dumps(value)
     print(text)
 
 
-def timed(value: dict[str, Any], seconds: float | None) -> dict[str, Any]:
-    """With `when`: the moment that it is about, the same in all listings, whatever its other fields count in."""
+def put(args: Namespace, value: object, words: str) -> int:
+    """Print the value if JSON was asked for, else these words. Returns the exit code."""
+    if args.json:
+        put_json(value)
+    else:
+        print(words)
+    return 0
+
+
+def write(data: bytes) -> None:
+    """Write all bytes to stdout."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+def timed(value: Json, seconds: float | None) -> Json:
+    """The value with `when`: the time in the format that all listings share."""
     import time
 
     if not seconds:
@@ -33,15 +56,12 @@ def timed(value: dict[str, Any], seconds: float | None) -> dict[str, Any]:
 
 
 def clean(text: str) -> str:
-    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", text)
+    return text.translate(_ESCAPED)
 
 
-def color(stream: Any = sys.stdout) -> bool:
-    return (
-        bool(stream.isatty())
-        and not os.environ.get("NO_COLOR")
-        and os.environ.get("TERM") != "dumb"
-    )
+def color(stream: TextIO = sys.stdout) -> bool:
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and stream.isatty()
 
 
 def duration(seconds: float | None) -> str:
@@ -49,11 +69,7 @@ def duration(seconds: float | None) -> str:
         return "-"
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size:
-            return (
-                f"{seconds / size:.0f}{unit}"
-                if seconds >= 10 * size
-                else f"{seconds / size:.1f}{unit}"
-            )
+            return f"{seconds / size:.{0 if seconds >= 10 * size else 1}f}{unit}"
     return f"{seconds:.0f}s"
 
 
@@ -65,19 +81,17 @@ def amount(count: int) -> str:
 
 
 def columns() -> float:
-    """Of the terminal that is written to; a file or a pipe is as wide as it must be."""
+    """The width of the terminal on stdout; infinite for a file or a pipe."""
     try:
-        return (
-            os.get_terminal_size(sys.stdout.fileno()).columns or float("inf")
-            if sys.stdout.isatty()
-            else float("inf")
-        )
+        if sys.stdout.isatty():
+            return os.get_terminal_size(sys.stdout.fileno()).columns or float("inf")
     except (OSError, ValueError):
-        return float("inf")
+        pass
+    return float("inf")
 
 
 def wrap(line: str, room: int) -> list[str]:
-    """At blanks, if there are any."""
+    """Break at blanks, if there are any."""
     lines = [""]
     for word in line.split(" "):
         if lines[-1] and len(lines[-1]) + 1 + len(word) > room:
@@ -88,7 +102,7 @@ def wrap(line: str, room: int) -> list[str]:
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], least: Sequence[str] = ()) -> str:
-    """`least`: columns that are left out on a terminal that is too narrow, in this order."""
+    """`least`: the columns to drop on a narrow terminal, in this order."""
     cells = [head, *[tuple(clean(c) for c in row) for row in rows]]
     room = columns()
     for name in least:
@@ -101,3 +115,18 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], least: Sequenc
         "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells
     ]
     return "\n".join(lines)
+
+
+def drop_typed(stream: TextIO) -> None:
+    """Drop what was typed before the terminal showed the output of this stream.
+
+    An answer counts only if the operator could read the question first.
+    """
+    import termios
+    from contextlib import suppress
+
+    stream.flush()
+    with suppress(termios.error, OSError, ValueError):  # no terminal
+        termios.tcdrain(stream.fileno())
+    with suppress(termios.error, OSError, ValueError):
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)

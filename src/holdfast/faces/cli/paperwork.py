@@ -1,4 +1,4 @@
-"""Help and the manual page, made from the table of commands and their parsers: they cannot drift."""
+"""Help and the manual page, made from the table of commands and the parsers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,28 @@ from holdfast.faces.cli.main import COMMANDS, parser
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-ONE_SENTENCE = "Holdfast keeps a live execution alive and shared: sessions that outlive every client, and the daemon itself."
+ONE_SENTENCE = "Holdfast keeps terminal sessions alive and shared, beyond every client and daemon."
+
+
+KEYS = {
+    "d": "detach",
+    "?": "help",
+    "s": "choose another session (n, p: next, previous; l: the last one)",
+    "t": "take the turn from its holder (g, x: give it to the operator who asks, refuse)",
+    "H": "halt everything (R: resume)",
+    "y": "see and decide the acts that wait for approval",
+    "r": "redraw",
+    "C\\-z": "suspend attach itself",
+}
+ENVIRONMENT = {
+    "HOLDFAST_HOME": "the directory of all state and sockets of one installation",
+    "HOLDFAST_AS": "the identity to act as",
+    "HOLDFAST_SESSION": "inside a session: its id",
+}
+FILES = {
+    "~/.config/holdfast/config.toml": "configuration; `holdfast config show` explains each option",
+    "~/.local/state/holdfast": "state and sockets",
+}
 
 
 def overview() -> str:
@@ -21,8 +42,9 @@ def overview() -> str:
         lines += [f"  {name:<11} {c.summary}" for name, c in COMMANDS.items() if c.group == group]
     lines += [
         "",
-        "`holdfast COMMAND --help` explains one, with an example. Reading commands have --json.",
-        "Exit codes: 0 ok, 2 usage, 3 no such thing, 4 refused, 5 unavailable, 6 lost, 7 cannot be done here, 124 timed out.",
+        "`holdfast COMMAND --help` explains a command. Most commands have --json.",
+        "Exit codes: 0 ok, 2 usage, 3 not found, 4 refused, 5 unavailable, 6 lost,",
+        "7 not possible here, 124 timed out.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -44,6 +66,10 @@ def _roff(text: str) -> str:
     return "\\&" + escaped if escaped.startswith((".", "'")) else escaped
 
 
+def _terms(style: str, terms: dict[str, str]) -> list[str]:
+    return [line for term, text in terms.items() for line in (".TP", f"{style} {term}", text)]
+
+
 def manual() -> str:
     out = [
         f'.TH HOLDFAST 1 "" "holdfast {__version__}" "User Commands"',
@@ -54,7 +80,8 @@ def manual() -> str:
         "[\\-\\-as NAME] COMMAND ...",
         ".SH DESCRIPTION",
         _roff(ONE_SENTENCE),
-        "A session holds a process tree, its terminal, open files and local sockets. Clients attach to it and leave; it goes on.",
+        "A session holds a process tree, its terminal, open files and local sockets. "
+        "Clients attach to it and leave; it keeps running.",
         ".SH COMMANDS",
     ]
     for name, command in COMMANDS.items():
@@ -70,55 +97,23 @@ def manual() -> str:
             if a.help:
                 out += [
                     ".br",
-                    f".B {_roff(', '.join(a.option_strings))}{' ' + _roff(str(a.metavar)) if a.metavar else ''}",
+                    f".B {_roff(', '.join(a.option_strings))}"
+                    f"{' ' + _roff(str(a.metavar)) if a.metavar else ''}",
                     _roff(a.help),
                 ]
     out += [
         ".SH KEYS WHILE ATTACHED",
         "The prefix key is C\\-\\e (option attach.prefix). After it:",
-        ".TP",
-        ".B d",
-        "detach",
-        ".TP",
-        ".B ?",
-        "help",
-        ".TP",
-        ".B s",
-        "choose another session (n, p: next, previous; l: the last one)",
-        ".TP",
-        ".B t",
-        "take the turn, whoever has it (g, x: give it to who asks, refuse)",
-        ".TP",
-        ".B H",
-        "halt everything (R: resume)",
-        ".TP",
-        ".B y",
-        "see and decide what waits for approval",
-        ".TP",
-        ".B r",
-        "redraw",
-        ".TP",
-        ".B C\\-z",
-        "suspend attach itself",
+    ]
+    out += _terms(".B", KEYS)
+    out += [
         ".SH EXIT STATUS",
-        "0 ok; 2 usage; 3 no such thing; 4 refused; 5 unavailable; 6 lost (output rolled off); 7 cannot be done here; 124 timed out. "
+        "0 ok; 2 usage; 3 not found; 4 refused; 5 unavailable; 6 lost (output rolled off); "
+        "7 not possible here; 124 timed out. "
         "\n.B run\nexits with the command's own code, 255 if there is none.",
         ".SH ENVIRONMENT",
-        ".TP",
-        ".B HOLDFAST_HOME",
-        "all state and sockets of one installation",
-        ".TP",
-        ".B HOLDFAST_AS",
-        "identity to act as",
-        ".TP",
-        ".B HOLDFAST_SESSION",
-        "set inside a session: its id",
+        *_terms(".B", ENVIRONMENT),
         ".SH FILES",
-        ".TP",
-        ".I ~/.config/holdfast/config.toml",
-        "configuration; `holdfast config show` explains each option",
-        ".TP",
-        ".I ~/.local/state/holdfast",
-        "state and sockets",
+        *_terms(".I", FILES),
     ]
     return "\n".join(out) + "\n"

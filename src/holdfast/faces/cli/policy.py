@@ -1,8 +1,8 @@
 """policy, approvals, approve, deny.
 
-`policy` needs no host: it reads the file that a host would read, and judges examples by the rules alone, without looking at the
-file system and without asking plug-ins. The approver's side shows an act exactly as it is, escaped, and sends back what was
-shown: who approves an act that changed meanwhile approves nothing.
+`policy` needs no host. The command reads the file that a host would read, and judges examples by
+the rules alone, without the file system and without plug-ins. An approver sees the exact act,
+escaped, and signs the act as shown: an approval of an act that has changed meanwhile is void.
 """
 
 from __future__ import annotations
@@ -11,43 +11,42 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.client import deciding
-from holdfast.faces.cli.connect import link
-from holdfast.faces.cli.output import clean, columns, duration, put_json, timed, wrap
+from holdfast.client import questions
+from holdfast.faces.cli.arguments import usage
+from holdfast.faces.cli.connect import link, say_away
+from holdfast.faces.cli.output import (
+    clean,
+    columns,
+    drop_typed,
+    duration,
+    put,
+    put_json,
+    timed,
+    wrap,
+)
 from holdfast.model.errors import GateRefused, NotFound, Refused, Usage
+from holdfast.model.words import words_of
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Iterator
 
     from holdfast.client.link import Link
-    from holdfast.core.conditions import Request
-    from holdfast.core.gate import Answer
-    from holdfast.core.policy import Decision, Policy
+    from holdfast.core.policy.approvals import Answer
+    from holdfast.core.policy.conditions import Request
+    from holdfast.core.policy.policy import Decision, Policy, Rule
+    from holdfast.model.jsontext import Json
 
 EXAMPLES_BYTES_MAX = 1024 * 1024
-ROW_CHARS = 120  # of an act in a list that is not for a terminal
-_EXAMPLE_KEYS = {
-    "name": str,
-    "act": str,
-    "text": str,
-    "argv": list,
-    "kind": str,
-    "operator": str,
-    "attached": bool,
-    "cwd": str,
-    "project": str,
-    "home": str,
-    "session": str,
-    "shell": str,
-    "foreground": str,
-    "contained": bool,
-    "mounted": list,
-    "shadowed": list,
-    "details": dict,
-    "expect": str,
-    "rule": str,
-}
+EVENTS_MAX = 10_000  # of a look for an earlier decision
+ROW_CHARS = 120  # width of an act in a list that is not for a terminal
+_EXAMPLE_TEXTS = words_of(
+    "name act text kind operator cwd project home session shell foreground expect rule "
+    "workspace net gate"
+)
+_EXAMPLE_KEYS: dict[str, type] = dict.fromkeys(_EXAMPLE_TEXTS, str)
+_EXAMPLE_KEYS |= dict.fromkeys(("argv", "mounted", "shadowed"), list)
+_EXAMPLE_KEYS |= {"attached": bool, "contained": bool, "details": dict}
 _SURROUNDINGS = frozenset(_EXAMPLE_KEYS) - {"name", "text", "argv", "expect", "rule"}
 
 
@@ -59,42 +58,28 @@ def policy_parser(p: ArgumentParser) -> None:
         "act",
         choices=("show", "check", "test", "try"),
         metavar="show|check|test|try",
-        help="show: the rules in force; check: is a file right; test: judge the examples of a file; try: judge one command",
+        help="show: the rules in force; check: validate a file; "
+        "test: judge the examples of a file; try: judge one command",
     )
-    p.add_argument(
-        "what",
-        nargs="?",
-        metavar="FILE|TEXT",
-        help="check: a policy file; test: a file of examples; try: a command",
-    )
-    p.add_argument(
-        "--policy", metavar="FILE", help="judge by this file instead of the one in force"
-    )
-    p.add_argument(
-        "--kind",
-        default="agent",
-        choices=("human", "agent", "service"),
-        help="try: who acts (default: agent)",
-    )
-    p.add_argument("--cwd", metavar="D", help="try: where (default: here)")
-    p.add_argument("--json", action="store_true")
-    p.description = (
-        "the gate's policy: what agents, services and people may do at once, what waits for approval, what is refused. Needs no host. "
-        "`test` exits with 1 if a verdict differs from what its example expects."
-    )
+    usage("""
+        the policy of the gate: which acts of agents, services and people run at once, wait for
+        approval, or are refused. Needs no host. `test` exits with 1 if a verdict differs from the
+        verdict that the example expects.
+
+        what=[FILE|TEXT]  check: a policy file; test: a file of examples; try: a command
+        --policy FILE  judge by this file instead of the policy in force
+        --kind human|agent|service=agent  try: the kind of operator who acts (default: agent)
+        --cwd D  try: the working directory (default: this one)
+        --contained  try: in a contained session
+        --json
+    """)(p)
 
 
 def policy(args: Namespace) -> int:
-    if args.act == "show":
-        return _show(args)
-    if args.act == "check":
-        return _check(args)
-    if args.what is None:
-        raise Usage(
-            f"policy {args.act} needs {'a file of examples' if args.act == 'test' else 'a command'}",
-            "see `holdfast policy --help`",
-        )
-    return _test(args) if args.act == "test" else _try(args)
+    needs = {"test": "a file of examples", "try": "a command"}.get(args.act)
+    if needs and args.what is None:
+        raise Usage(f"policy {args.act} needs {needs}", "see `holdfast policy --help`")
+    return {"show": _show, "check": _check, "test": _test, "try": _try}[args.act](args)
 
 
 def _in_force() -> str:
@@ -114,107 +99,88 @@ def _read(path: str) -> str:
 
 
 def _load(path: str | None) -> tuple[Policy, str, str]:
-    """The policy, where it comes from, its text."""
-    from holdfast.core import policy as policies
+    """The policy, the source and the text."""
+    from holdfast.core.policy import policy_file
 
     file = path or _in_force()
     if path is None and not os.path.exists(file):
-        return policies.default(), "default", policies.default_text()
+        return policy_file.default(), "default", policy_file.default_text()
     text = _read(file)
     try:
-        return policies.parse(text, file), file, text
-    except policies.BadPolicy as e:
+        return policy_file.parse(text, file), file, text
+    except policy_file.BadPolicy as e:
         raise Usage(
-            e.message, "`holdfast policy check FILE` says when it is right; docs/policy.md says how"
+            e.message,
+            "`holdfast policy check FILE` validates it; "
+            "docs/reference/policy.md describes the format",
         ) from e
 
 
 def _show(args: Namespace) -> int:
-    from holdfast.core.policy import render
+    from holdfast.core.policy.policy_file import render
 
     found, where, text = _load(args.policy or args.what)
     if args.json:
-        put_json(
-            {
-                "file": where,
-                "version": found.version,
-                "rules": [
-                    {
-                        "name": r.name,
-                        "verdict": str(r.verdict),
-                        "because": r.because,
-                        "who": {
-                            "kind": list(r.kinds),
-                            "operators": list(r.operators),
-                            "attached": r.attached,
-                        },
-                        "when": dict(r.when),
-                        "unless": [dict(u) for u in r.unless],
-                        "by": list(r.by),
-                        "approvals": r.approvals,
-                    }
-                    for r in found.rules
-                ],
-            }
-        )
+        rules = [_rule(rule) for rule in found.rules]
+        put_json({"file": where, "version": found.version, "rules": rules})
         return 0
     import tomllib
 
     extended = "extends" in tomllib.loads(text)
     print(
-        f"# in force: {clean(where)}, version {found.version[:12]}\n{render(found) if extended else text}",
+        f"# in force: {clean(where)}, version {found.version[:12]}\n"
+        f"{render(found) if extended else text}",
         end="",
     )
     return 0
 
 
+def _rule(r: Rule) -> Json:
+    who = {"kind": list(r.kinds), "operators": list(r.operators), "attached": r.attached}
+    return {
+        "name": r.name,
+        "verdict": str(r.verdict),
+        "because": r.because,
+        "who": who,
+        "when": dict(r.when),
+        "unless": [dict(u) for u in r.unless],
+        "by": list(r.by),
+        "approvals": r.approvals,
+    }
+
+
 def _check(args: Namespace) -> int:
     found, where, _ = _load(args.what or args.policy)
-    if args.json:
-        put_json({"file": where, "ok": True, "rules": len(found.rules), "version": found.version})
-    else:
-        print(f"{clean(where)}: {len(found.rules)} rules, version {found.version[:12]}")
-    return 0
+    count = len(found.rules)
+    shown = {"file": where, "ok": True, "rules": count, "version": found.version}
+    return put(args, shown, f"{clean(where)}: {count} rules, version {found.version[:12]}")
 
 
 def _try(args: Namespace) -> int:
-    from holdfast.core.policy import Verdict, explain
+    from holdfast.core.policy.policy import Verdict, explain
 
     found, _, _ = _load(args.policy)
     cwd = os.path.abspath(args.cwd or os.getcwd())
-    decision = _judge(
-        found,
-        _request(
-            {
-                "text": args.what,
-                "kind": args.kind,
-                "cwd": cwd,
-                "project": cwd,
-                "home": os.path.expanduser("~"),
-            }
-        ),
-    )
-    if args.json:
-        put_json(
-            {
-                "verdict": str(decision.verdict),
-                "rule": decision.rule,
-                "because": decision.because,
-                "reasons": list(decision.reasons),
-                "explanation": explain(decision),
-            }
-        )
-    else:
-        print(explain(decision))
+    example = {"text": args.what, "kind": args.kind, "cwd": cwd, "project": cwd}
+    example |= {"contained": args.contained}
+    decision = _judge(found, _request({**example, "home": os.path.expanduser("~")}))
+    shown = {
+        "verdict": str(decision.verdict),
+        "rule": decision.rule,
+        "because": decision.because,
+        "reasons": list(decision.reasons),
+        "explanation": explain(decision),
+    }
+    put(args, shown, explain(decision))
     return 4 if decision.verdict is Verdict.REFUSE else 0
 
 
 def _test(args: Namespace) -> int:
-    from holdfast.core.policy import explain
+    from holdfast.core.policy.policy import explain
 
     where, examples = _examples(args.what)
     found, _, _ = _load(args.policy or where)
-    results = list[dict[str, Any]]()
+    results: list[Json] = []
     for example in examples:
         decision = _judge(found, _request(example))
         right = (
@@ -241,21 +207,22 @@ def _test(args: Namespace) -> int:
     return 1 if wrong else 0
 
 
-def _examples(path: str) -> tuple[str | None, list[dict[str, Any]]]:
-    """The policy that the file names, and its examples, each with what it left to the defaults."""
+def _examples(path: str) -> tuple[str | None, list[Json]]:
+    """The policy that the file names, and the examples with defaults filled in."""
     import tomllib
 
     try:
         body = tomllib.loads(_read(path))
     except tomllib.TOMLDecodeError as e:
-        raise Usage(f"{path}: {e}", "examples are a TOML file, see docs/policy.md") from e
+        raise Usage(f"{path}: {e}", "examples are a TOML file, see docs/reference/policy.md") from e
     unknown = sorted(set(body) - {"policy", "defaults", "example"})
     if unknown:
         raise Usage(f"{path}: unknown key {unknown[0]!a}", "known: policy, defaults, example")
     defaults, examples = body.get("defaults", {}), body.get("example", [])
     if not isinstance(defaults, dict) or not isinstance(examples, list) or not examples:
         raise Usage(
-            f"{path}: there are no examples", "write them as [[example]], see docs/policy.md"
+            f"{path}: there are no examples",
+            "write them as [[example]], see docs/reference/policy.md",
         )
     where = body.get("policy")
     if where is not None and not isinstance(where, str):
@@ -282,7 +249,7 @@ def _examples(path: str) -> tuple[str | None, list[dict[str, Any]]]:
     return (None if where is None else os.path.join(os.path.dirname(path), where)), found
 
 
-def _keys(body: dict[str, Any], known: frozenset[str], label: str) -> None:
+def _keys(body: Json, known: frozenset[str], label: str) -> None:
     for key, value in body.items():
         if key not in known:
             raise Usage(f"{label}: unknown key {key!a}", f"known: {', '.join(sorted(known))}")
@@ -290,8 +257,8 @@ def _keys(body: dict[str, Any], known: frozenset[str], label: str) -> None:
             raise Usage(f"{label}: `{key}` has the wrong type")
 
 
-def _request(example: dict[str, Any]) -> Request:
-    from holdfast.core.conditions import Actor, Request
+def _request(example: Json) -> Request:
+    from holdfast.core.policy.conditions import Actor, Request, Walls
 
     e = {"kind": "agent", "home": "/home/user", "cwd": "/home/user/project", **example}
     act = e.get("act", "new" if "argv" in e else "run")
@@ -299,27 +266,36 @@ def _request(example: dict[str, Any]) -> Request:
     return Request(
         act,
         Actor(e.get("operator", e["kind"]), "", e["kind"], e.get("attached", False)),
-        e.get("session", ""),
-        e.get("session", ""),
-        1,
-        content.encode("utf-8", "surrogateescape"),
-        e["cwd"],
-        e.get("project", e["cwd"]),
-        e["home"],
-        e.get("shell", "bash"),
-        e.get("foreground", ""),
-        e.get("contained", False),
-        b"",
-        frozenset(map(str, e.get("shadowed", ()))),
-        tuple(map(str, e.get("mounted", ()))),
-        {str(k): str(v) for k, v in e.get("details", {}).items()},
+        session=e.get("session", ""),
+        name=e.get("session", ""),
+        epoch=1,
+        content=content.encode("utf-8", "surrogateescape"),
+        cwd=e["cwd"],
+        project=e.get("project", e["cwd"]),
+        home=e["home"],
+        shell=e.get("shell", "bash"),
+        foreground=e.get("foreground", ""),
+        contained=e.get("contained", False),
+        shadowed=frozenset(map(str, e.get("shadowed", ()))),
+        mounted=tuple(map(str, e.get("mounted", ()))),
+        details={str(k): str(v) for k, v in e.get("details", {}).items()},
+        walls=Walls(
+            own=(e["home"],),
+            given=(e.get("workspace", e.get("project", e["cwd"])),),
+            workspace=e.get("workspace", e.get("project", e["cwd"])),
+            net=e.get("net", "own"),
+            shares=(),
+        )
+        if e.get("contained", False)
+        else None,
+        gate=e.get("gate", "exec" if e.get("contained", False) else "input"),
     )
 
 
 def _judge(found: Policy, request: Request) -> Decision:
-    from holdfast.core import execution
-    from holdfast.core.gate import facts_of
-    from holdfast.host.parse import Parser
+    from holdfast.core.policy import execution
+    from holdfast.core.policy.act_facts import facts_of
+    from holdfast.host.policy.shfmt import Parser
 
     global _parser
     if _parser is None:
@@ -338,17 +314,17 @@ _parser: Any = None
 # ---------------------------------------------------------------- approvals
 
 
-def approvals_parser(p: ArgumentParser) -> None:
-    p.add_argument("session", nargs="?", metavar="SESSION")
-    p.add_argument(
-        "--follow", "-f", action="store_true", help="go on, and show it anew whenever it changes"
-    )
-    p.add_argument("--json", action="store_true", help="a list; with --follow one list per line")
-    p.description = "what waits for a decision: who wants to do what, where, and which rule asks"
+approvals_parser = usage("""
+    the acts that wait for approval: operator, act, place and the rule that asks
+
+    [SESSION]
+    --follow -f  continue, and print the list after each change
+    --json  a list; with --follow one list per line
+""")
 
 
 def approvals(args: Namespace) -> int:
-    def show(found: list[dict[str, Any]]) -> None:
+    def show(found: list[Json]) -> None:
         if args.json:
             put_json([timed(p, p["asked"]) for p in found])
         elif not found:
@@ -357,39 +333,49 @@ def approvals(args: Namespace) -> int:
             print("\n".join(_listed(found)))
         sys.stdout.flush()
 
+    shown: list[Json] | None = None
+
+    def changed(event: Json) -> None:
+        """Show the list, unless a host that is back sends the list that was shown last."""
+        nonlocal shown
+        if event.get("event") == "approvals":
+            found = [{k: v for k, v in p.items() if k != "expires_in"} for p in event["approvals"]]
+            if found != shown:
+                shown = found
+                show(event["approvals"])
+
     if args.follow:
-        link(args).request(
-            "approvals",
-            wait_s=None,
-            on_event=lambda e: show(e["approvals"]) if e.get("event") == "approvals" else None,
-            session=args.session,
-            follow=True,
-        )
+        from holdfast.client.following import follow
+
+        connection = link(args)
+        session = args.session and connection.request("get", session=args.session)["id"]
+        follow(connection, "approvals", say_away, on_event=changed, session=session)
     else:
         show(_waiting(link(args), session=args.session))
     return 0
 
 
-def _listed(found: list[dict[str, Any]]) -> Iterator[str]:
-    """What is asked comes first, as much of it as fits; beneath it who asks, where, and why."""
+def _listed(found: list[Json]) -> Iterator[str]:
+    """The act first, as much as fits; on the next line the operator, the place and the reason."""
     room = columns()
     for p in found:
         act, wide = clean(p["text"]), int(min(room, ROW_CHARS)) - len(p["id"]) - 2
-        yield f"{p['id']}  {act if len(act) <= wide and p['whole'] else act[: max(0, wide - 3)] + '...'}"
+        whole = len(act) <= wide and p["whole"]
+        yield f"{p['id']}  {act if whole else act[: max(0, wide - 3)] + '...'}"
         where = f"on {p['name'] or p['session']}" if p["session"] else "on this machine"
-        given = (
-            f", {len(p['given'])} of {p['needed']} approved"
-            if p["needed"] > 1
-            else ", approved"
-            if p["state"] == "approved"
-            else ""
-        )
+        given = ", approved" if p["state"] == "approved" else ""
+        if p["needed"] > 1:
+            given = f", {len(p['given'])} of {p['needed']} approved"
         more = [f"it runs on {', '.join(p['shaped'])}"] if p.get("shaped") else []
+        first = [p["caution"]] if p.get("caution") else []
         if not p["counts"] and p["state"] != "approved":
             more.append(
-                "; ".join(filter(None, (f"yours would not count: {p['why_not']}", p["recover"])))
+                "; ".join(
+                    filter(None, (f"your approval would not count: {p['why_not']}", p["recover"]))
+                )
             )
         for line in (
+            *first,
             f"{p['operator']} {where}, {duration(p['expires_in'])} left{given}",
             f"because {p['because']}",
             *more,
@@ -397,33 +383,22 @@ def _listed(found: list[dict[str, Any]]) -> Iterator[str]:
             yield from (f"    {part}" for part in wrap(clean(line), int(min(room, 1000)) - 4))
 
 
-def approve_parser(p: ArgumentParser) -> None:
-    _answer_parser(p)
-    p.description = "let one waiting act happen, exactly as it was asked, once. Shows it and asks; signs with your key"
+_ANSWER = """
 
-
-def deny_parser(p: ArgumentParser) -> None:
-    _answer_parser(p)
-    p.description = "refuse one waiting act, or withdraw one of your own. Shows it and asks; signs with your key"
-
-
-def _answer_parser(p: ArgumentParser) -> None:
-    p.add_argument(
-        "id",
-        metavar="ID",
-        help="of the question, or a unique beginning of it; see `holdfast approvals`",
-    )
-    p.add_argument(
-        "--yes",
-        action="store_true",
-        help="do not ask; needs --binding, which says what you have seen",
-    )
-    p.add_argument(
-        "--binding",
-        metavar="B",
-        help="as `holdfast approvals --json` showed it: if it is another one now, nothing is decided",
-    )
-    p.add_argument("--json", action="store_true")
+    ID  the id of the act, or a unique beginning; see `holdfast approvals`
+    --yes  {yes}
+    --binding B  from `holdfast approvals --json`: if the act has changed since, nothing is decided
+    --json
+"""
+approve_parser = usage(
+    "let one waiting act happen, exactly as it was asked, once. Shows it and asks; "
+    "signs with your key"
+    + _ANSWER.format(yes="do not ask; needs --binding, which states what you have seen")
+)
+deny_parser = usage(
+    "refuse one waiting act, or withdraw one of your own. Shows it and asks on a terminal; "
+    "signs with your key" + _ANSWER.format(yes="do not ask")
+)
 
 
 def approve(args: Namespace) -> int:
@@ -434,75 +409,141 @@ def deny(args: Namespace) -> int:
     return _decide(args, "deny")
 
 
-def _waiting(connection: Link, **which: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = connection.request("approvals", **which)["approvals"]
+def _waiting(connection: Link, **which: Any) -> list[Json]:
+    found: list[Json] = connection.request("approvals", **which)["approvals"]
     return found
 
 
 def _decide(args: Namespace, answer: Literal["approve", "deny"]) -> int:
-    if args.yes and not args.binding:
-        raise Usage(
-            "--yes needs --binding: what you have seen", "`holdfast approvals --json` has it"
-        )
-    if not args.yes and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Usage(
-            "there is no terminal to ask on",
-            f"holdfast {answer} ID --yes --binding B, with B from `holdfast approvals --json`",
-        )
+    asks = not args.yes
+    if answer == "approve":
+        _refuse_unseen(args)
+    elif not (sys.stdin.isatty() and sys.stdout.isatty()):
+        asks = False
     connection = link(args)
+    if getattr(args, "once", None) and _decided(connection, args, answer):
+        return 0
     pending = _one(connection, args.id)
+    lie = questions.fault(pending)
+    if answer == "approve":
+        questions.check(pending)
+    elif lie:  # its facts are not shown, and asking about them would mean nothing
+        asks = False
+        print(f"holdfast: the host shows other facts than those of the act: {lie}", file=sys.stderr)
     if args.binding and args.binding != pending["binding"]:
-        raise Refused("it is not what you have seen", "look again: `holdfast approvals`")
+        raise Refused(
+            "the act is not the one that you have seen", "look again: `holdfast approvals`"
+        )
     what: Answer = (
-        "withdraw" if answer == "deny" and deciding.own(pending, connection.operator) else answer
+        "withdraw" if answer == "deny" and questions.own(pending, connection.operator) else answer
     )
-    if not args.yes:
-        if (
-            answer == "approve" and not pending["counts"]
-        ):  # nobody is to read and decide for nothing
-            raise GateRefused(
-                f"your approval of {pending['id']} would not count: {pending['why_not']}",
-                pending["recover"],
-            )
-        print("\n".join(deciding.question(pending)))
+    if asks:
+        if answer == "approve" and (why := questions.obstacle(pending)) is not None:
+            raise GateRefused(*why)  # before the question, to spare the approver the reading
         if not _agreed(
+            questions.lines(pending),
             {
-                "approve": "approve this, once? [y/N] ",
-                "deny": "deny this? [y/N] ",
-                "withdraw": "withdraw your question? [y/N] ",
-            }[what]
+                "approve": "approve this, once? [y/N]",
+                "deny": "deny this? [y/N]",
+                "withdraw": "withdraw your request? [y/N]",
+            }[what],
         ):
             print("nothing was decided")
             return 1
-    fields = deciding.answer(connection, pending, what)
+    fields = questions.answer(connection, pending, what)
     result = connection.request(fields.pop("op"), **fields)
     if args.json:
         put_json(result)
         return 0
-    print(
-        {"approve": "approved", "deny": "denied", "withdraw": "withdrawn"}[what],
-        f"{pending['id']}: {clean(pending['operator'])}: {clean(pending['text'][:ROW_CHARS])}{'...' * (len(pending['text']) > ROW_CHARS)}",
+    about = (
+        f": {clean(pending['operator'])}: {clean(pending['text'][:ROW_CHARS])}"
+        f"{'...' * (len(pending['text']) > ROW_CHARS)}"
     )
+    done = {"approve": "approved", "deny": "denied", "withdraw": "withdrawn"}[what]
+    print(f"{done} {pending['id']}{'' if lie else about}")
     if answer == "approve" and not result["complete"]:
         print(f"{result['needed'] - len(result['given'])} more must approve it")
     return 0
 
 
-def _one(connection: Link, begins: str) -> dict[str, Any]:
-    """The question whose id begins so, whole."""
+def _decided(connection: Link, args: Namespace, answer: str) -> bool:
+    """Say so if this operator gave this answer before: a question gets one answer per operator."""
+    wanted = ("given",) if answer == "approve" else ("denied", "withdrawn")
+    events = connection.request("events", limit=EVENTS_MAX)["events"]
+    for one in events:
+        name, id, by = str(one["event"]), str(one.get("id", "")), one.get("by")
+        mine = by == connection.operator and id.startswith(args.id)
+        if mine and name.removeprefix("approval.") in wanted:
+            facts = {key: one[key] for key in ("id", "needed", "given")}
+            complete = answer == "deny" or len(one["given"]) >= one["needed"]
+            said = {**facts, "answer": answer, "complete": complete}
+            return not put(args, said, f"decided before: {name} {id}")
+    return False
+
+
+def _refuse_unseen(args: Namespace) -> None:
+    """An approval needs proof that its act was seen. A denial does not: nothing happens by it."""
+    if args.yes and not args.binding:
+        raise Usage(
+            "--yes needs --binding, which states what you have seen",
+            "`holdfast approvals --json` has it",
+        )
+    if not args.yes and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Usage(
+            "there is no terminal to ask on",
+            "holdfast approve ID --yes --binding B, with B from `holdfast approvals --json`",
+        )
+
+
+def _one(connection: Link, begins: str) -> Json:
+    """The only question with an id that begins with this text."""
     ids = [p["id"] for p in _waiting(connection) if str(p["id"]).startswith(begins)]
     found = _waiting(connection, id=ids[0]) if len(ids) == 1 else []
     if len(found) != 1:
         raise NotFound(
-            f"{'several questions begin' if len(ids) > 1 else 'no question begins'} with {begins[:40]!a}",
-            "`holdfast approvals` lists what waits",
+            f"{'several questions begin' if len(ids) > 1 else 'no question begins'} "
+            f"with {begins[:40]!a}",
+            "`holdfast approvals` lists the waiting acts",
         )
     return found[0]
 
 
-def _agreed(question: str) -> bool:
+def _agreed(lines: list[str], question: str) -> bool:
+    """Show the lines page by page, and ask on the last page."""
+    from holdfast.client.question_pages import COLS_MIN, ROWS_MIN, pages
+
+    size = _terminal_size()
+    if size[0] < COLS_MIN or size[1] < ROWS_MIN:
+        raise Usage(
+            "this terminal is too small to show the question",
+            f"make it {COLS_MIN} columns wide and {ROWS_MIN} rows high, or larger",
+        )
+    shown = pages(lines, size, "Enter shows more; q leaves it waiting", [question])
+    for page in shown[:-1]:
+        if _answer(page) != "":
+            return False
+    return _answer(shown[-1]) in ("y", "yes")
+
+
+def _terminal_size() -> tuple[int, int]:
+    """Columns and rows, from the terminal itself: the variables COLUMNS and LINES may be stale."""
     try:
-        return input(question).strip().lower() in ("y", "yes")
+        cols, rows = os.get_terminal_size(sys.stdout.fileno())
+    except (OSError, ValueError):
+        cols, rows = 0, 0
+    return cols or 80, rows or 24
+
+
+def _answer(page: list[str]) -> str | None:
+    """Show a page whose last row is a question; return the answer, None at the end of the input.
+
+    The answer is one to this page: what was typed before the page appeared is dropped.
+    """
+    for row in page[:-1]:
+        print(row)
+    drop_typed(sys.stdout)
+    try:
+        return input(f"{page[-1]} ").strip().lower()
     except EOFError:
         print()
-        return False
+        return None

@@ -1,41 +1,49 @@
 """log: the record of a session, for people and programs; exported and verified.
 
-For people one line is one act: its intent, what it was, and what became of it. What the record keeps besides (the signature over
-keys already shown, the outcome as an entry of its own) is in `--json`. Contents are shown escaped: a log must not act on the terminal
-that shows it.
+For people, a line is an act: the intent, the content and the outcome. `--json` has the rest of
+the record: signatures over keys already shown, outcomes as separate entries. Contents are escaped:
+a log must not control the reader's terminal.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
-from holdfast.core import acts
-from holdfast.core.originators import told_of
-from holdfast.faces.cli.connect import link
-from holdfast.faces.cli.output import color, put_json, timed
-from holdfast.model.errors import NotFound, Unavailable, Usage
+from holdfast.core.originators.originators import in_words
+from holdfast.core.record import acts
+from holdfast.faces.cli.arguments import usage
+from holdfast.faces.cli.connect import home_here, link, say_away
+from holdfast.faces.cli.output import color, put, put_json, timed
+from holdfast.model.errors import NotFound, Usage
 from holdfast.model.printable import printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from holdfast.client.link import Link
-    from holdfast.core.examine import Fact, Finding
+    from holdfast.model.jsontext import Json
 
-CONTENT_CHARS = 160  # of a command in a line for people
+CONTENT_CHARS = 160  # shown of a command in a line for people
+# By kind of act: the fields of its content that a line shows, in this order.
+_WHOM: Final = ("act", "to", "name", "operator")
+SAID_FIELDS: Final = {
+    **dict.fromkeys(("turn", "rename", "halt", "resume"), _WHOM),
+    "files": ("op", "pattern", "path", "to"),
+    "forward": ("port",),
+}
 MACHINE_KINDS = frozenset(acts.ON_MACHINE.values())
-UNTOLD = frozenset(
-    ("env", "token", "umask", "agent", "verifier", "envelope")
-)  # of an act on the machine: said for the signature, not for the reader
+# Fields of an act on the machine that matter to the signature, not to a reader.
+UNTOLD = frozenset(("env", "token", "umask", "agent", "verifier", "envelope"))
 LIMIT_DEFAULT = 100
-SHAPED_SHOWN = 3  # of what an act ran on, in a line for people
-SPREAD_BYTES = 2 << 20  # a larger export is verified by several processes
-AHEAD = 4  # pieces under way for each of them
+GONE = "(redacted)"  # by an entry that is not among those shown
+SIGNATURE_CHARS = 16  # shown of an approver's signature
+SHAPED_SHOWN = 3  # originators shown in a line for people
 _COLORS = {
     "dim": "\x1b[2m",
     "who": "\x1b[1m",
@@ -49,26 +57,23 @@ def log_parser(p: ArgumentParser) -> None:
     p.add_argument(
         "words",
         nargs="+",
-        metavar="SESSION | export SESSION [FILE] | verify FILE|SESSION",
-        help="whose record; export it (to FILE, or stdout); verify an export or what a session has recorded",
+        metavar="SESSION | export SESSION [FILE] | verify FILE|SESSION | redact SESSION SEQ...",
+        help="the session; export: write its record to FILE or stdout; "
+        "verify: check an export or a session's record; "
+        "redact: drop the content of these entries for good",
     )
-    p.add_argument(
-        "--follow", "-f", action="store_true", help="go on with what is recorded from now on"
-    )
-    p.add_argument(
-        "--limit",
-        type=int,
-        default=LIMIT_DEFAULT,
-        metavar="N",
-        help=f"the newest N entries (default {LIMIT_DEFAULT})",
-    )
-    p.add_argument("--kept", metavar="FILE", help="verify: heads and acks that were kept elsewhere")
-    p.add_argument("--machine", metavar="KEY", help="verify: the machine's key as you know it")
-    p.add_argument("--json", action="store_true", help="one object per entry; verify: one object")
-    p.description = (
-        "the record of a session: who did what, on whose state, with which verdict. An export can be verified anywhere, without a host: "
-        "exit code 0 if nothing is broken, 1 if something is."
-    )
+    usage(f"""
+        the record of a session: each act with its actor, originators, verdict and result. An
+        export can be verified anywhere, without a host: exit code 0 if the record is intact, 1 if
+        it is broken.
+
+        --follow -f  continue with new entries
+        --limit N={LIMIT_DEFAULT}  the newest N entries (default {LIMIT_DEFAULT})
+        --kept FILE  verify: heads and acks that you kept elsewhere
+        --machine KEY  verify: the machine's key as you know it
+        --reason TEXT  redact: the reason, which is recorded
+        --json  one object per entry; verify, redact: one object
+    """)(p)
 
 
 def log(args: Namespace) -> int:
@@ -76,17 +81,22 @@ def log(args: Namespace) -> int:
     if words[0] == "export" and 2 <= len(words) <= 3:
         return _export(args, words[1], words[2] if len(words) == 3 else None)
     if words[0] == "verify" and len(words) == 2:
-        return _verify(args, words[1])
+        from holdfast.faces.verification import verify
+
+        return verify(args, words[1], _pull, home_here())
+    if words[0] == "redact" and len(words) >= 3:
+        return _redact(args, words[1], words[2:])
     if len(words) != 1:
         raise Usage(
             "log takes one session",
-            "holdfast log SESSION, log export SESSION [FILE], log verify FILE|SESSION",
+            "holdfast log SESSION, log export SESSION [FILE], log verify FILE|SESSION, "
+            "log redact SESSION SEQ...",
         )
     return _show(args, words[0])
 
 
 def _to(args: Namespace, session: str) -> tuple[Link, str]:
-    """The machine where that session is, and what it is called there."""
+    """A link to the machine of that session, and the session's name there."""
     args.session = session
     return link(args), args.session
 
@@ -95,13 +105,18 @@ def _to(args: Namespace, session: str) -> tuple[Link, str]:
 
 
 def _show(args: Namespace, named: str) -> int:
+    from holdfast.home import receipts
+
+    kept = receipts.snapshot(home_here())  # before the request: later receipts are of later entries
     connection, session = _to(args, named)
-    entries = newest(
-        lambda after, limit: connection.request("log", session=session, limit=limit, after=after)[
-            "entries"
-        ],
-        max(1, args.limit),
-    )
+
+    def ask(after: int | None, limit: int) -> list[Json]:
+        nonlocal session
+        found = connection.request("log", session=session, limit=limit, after=after)
+        session = found["id"]
+        return list(found["entries"])
+
+    entries = named_redactions(newest(ask, max(1, args.limit)))
     if args.json:
         for entry in entries:
             put_json(_timed(entry))
@@ -111,9 +126,13 @@ def _show(args: Namespace, named: str) -> int:
         if not entries and not args.follow:
             print("nothing is recorded")
     sys.stdout.flush()
+    if kept:
+        from holdfast.faces.verification import check_shown
+
+        check_shown(kept, connection.machine, session, entries)
     if args.follow:
 
-        def on_event(event: dict[str, Any]) -> None:
+        def on_event(event: Json) -> None:
             if event.get("event") != "recorded":
                 return
             entry = event["body"]["entry"]
@@ -124,25 +143,35 @@ def _show(args: Namespace, named: str) -> int:
                     print(line)
             sys.stdout.flush()
 
-        connection.request(
-            "log",
-            wait_s=None,
-            on_event=on_event,
-            session=session,
-            follow=True,
-            after=entries[-1]["seq"] if entries else 0,
-        )
+        from holdfast.client.following import follow
+
+        last = entries[-1]["seq"] if entries else 0
+        follow(connection, "log", say_away, on_event=on_event, session=session, after=last)
     return 0
 
 
-def _timed(entry: dict[str, Any]) -> dict[str, Any]:
+def named_redactions(entries: list[Json]) -> list[Json]:
+    """The entries; those without their content name the operator that redacted them."""
+    by = {
+        seq: e["actor"]
+        for e in entries
+        if e["kind"] == "redact" and e["attestation"] == "host"
+        for seq in e["facts"].get("seqs") or ()
+    }
+    return [
+        {**e, "redacted_by": by[e["seq"]]}
+        if e["kept"] and e["content"] is None and e["seq"] in by
+        else e
+        for e in entries
+    ]
+
+
+def _timed(entry: Json) -> Json:
     return timed(entry, entry["time"] // 1_000_000 / 1000)
 
 
-def newest(
-    ask: Callable[[int | None, int], list[dict[str, Any]]], count: int
-) -> list[dict[str, Any]]:
-    """The newest `count` entries. A host answers with a page at most: what is missing is asked for, oldest first."""
+def newest(ask: Callable[[int | None, int], list[Json]], count: int) -> list[Json]:
+    """The newest `count` entries, requested from the host page by page, newest page first."""
     found = ask(None, count)
     if not found or len(found) >= count:
         return found
@@ -156,16 +185,17 @@ def newest(
     return before + found
 
 
-def lines(entries: list[dict[str, Any]], colored: bool, alone: bool = False) -> list[str]:
-    """One line per act, oldest first. `alone`: as it comes, so that an outcome is a line of its own."""
+def lines(entries: list[Json], colored: bool, alone: bool = False) -> list[str]:
+    """A line per act, oldest first. `alone`: outcomes are separate lines, in order of arrival."""
     outcomes = {} if alone else {e["intent"]: e for e in entries if e["phase"] == "outcome"}
     known = {e["seq"] for e in entries if e["phase"] == "intent"}
+    # The exits of runs without a client that waited for the end.
     exits = (
         {} if alone else {e["facts"].get("of"): e["facts"] for e in entries if e["kind"] == "exit"}
-    )  # of runs that nobody followed to their end
+    )
     covers = [e for e in entries if e["kind"] == "cover"]
     made: list[str] = []
-    keys: dict[str, Any] | None = None  # ranges that follow each other are one line
+    keys: Json | None = None  # consecutive ranges become a single line
     for e in entries:
         if (
             e["kind"] == "cover"
@@ -195,9 +225,7 @@ def lines(entries: list[dict[str, Any]], colored: bool, alone: bool = False) -> 
     return made
 
 
-def _line(
-    e: dict[str, Any], outcome: dict[str, Any] | None, colored: bool, covers: list[dict[str, Any]]
-) -> str:
+def _line(e: Json, outcome: Json | None, colored: bool, covers: list[Json]) -> str:
     def paint(name: str, text: str) -> str:
         return f"{_COLORS[name]}{text}\x1b[0m" if colored and text else text
 
@@ -222,7 +250,7 @@ def _line(
         became.append(_result(outcome, paint))
     elif e["phase"] == "intent":
         became.append(paint("wait", "no outcome yet"))
-    known = "; ".join(filter(None, (_originators(e), *_attested(e, covers))))
+    known = "; ".join(filter(None, (_originators(e, outcome), _inside(e), *_attested(e, covers))))
     return (
         who
         + " "
@@ -232,16 +260,17 @@ def _line(
     )
 
 
-def _originators(e: dict[str, Any]) -> str:
-    foreign = [o for o in e["originators"] if o != e["actor"]]
+def _originators(e: Json, outcome: Json | None) -> str:
+    later = outcome if outcome is not None else e
+    foreign = [o for o in later["originators"] if o != e["actor"]]
     told = [
-        told_of(
+        in_words(
             str(s.get("kind")),
             str(s.get("name")),
             str(s.get("actor")),
             s.get("sure", True) is not False,
         )
-        for s in e["facts"].get("shaped") or ()
+        for s in (*(e["facts"].get("shaped") or ()), *(later["facts"].get("included") or ()))
         if isinstance(s, dict) and s.get("actor") in foreign and s.get("actor") != "unknown"
     ]
     if told:
@@ -258,7 +287,18 @@ def _originators(e: dict[str, Any]) -> str:
     )
 
 
-def _what(e: dict[str, Any]) -> str:
+def _inside(e: Json) -> str:
+    """The session that the act's client ran in, and another operator who started the client."""
+    found = e["facts"].get("inside")
+    if not isinstance(found, dict):
+        return ""
+    session = str(found.get("session")).removeprefix("hf:").partition("@")[0]
+    others = [str(one) for one in found.get("operators") or () if one != e["actor"]]
+    started = f", started by {', '.join(others)}" if others else ""
+    return printable(f"from inside {session}{started}")
+
+
+def _what(e: Json) -> str:
     if e["kind"] == "keys":
         count = e["number"] - e["first"] + 1
         return f"({count} {'input' if count == 1 else 'inputs'}, not stored)"
@@ -268,10 +308,13 @@ def _what(e: dict[str, Any]) -> str:
             + f" ({e['facts'].get('layout')})"
         )
     if e["kind"] == "exec" and "words" in e["facts"]:
+        act = str(e["facts"].get("caused_by")).rpartition("#")[2]
         return (
             printable(str(e["facts"]["words"]))[:CONTENT_CHARS]
-            + f" (pid {e['facts'].get('pid')}, of act {str(e['facts'].get('caused_by')).rpartition('#')[2]})"
+            + f" (pid {e['facts'].get('pid')}, of act {act})"
         )
+    if e["kind"] == "redact" and "seqs" in e["facts"]:
+        return f"the content of {', '.join(map(str, e['facts']['seqs']))}"
     if e["kind"] == "exit":
         return f"of {e['facts'].get('of')} with {e['facts'].get('exit_code')}"
     if e["kind"] == "attach":
@@ -284,11 +327,11 @@ def _what(e: dict[str, Any]) -> str:
         text = printable(_plain(e["kind"], e["content"]))
         return text if len(text) <= CONTENT_CHARS and not e["cut"] else text[:CONTENT_CHARS] + "..."
     if e["kept"]:
-        return "(taken away)"
+        return f"(redacted by {printable(e['redacted_by'])})" if e.get("redacted_by") else GONE
     if e["attestation"] == "host" and e["facts"]:
-        return printable(" ".join(f"{k}={v}" for k, v in e["facts"].items() if k != "shaped"))[
-            :CONTENT_CHARS
-        ]
+        return printable(
+            " ".join(f"{k}={v}" for k, v in e["facts"].items() if k not in ("shaped", "inside"))
+        )[:CONTENT_CHARS]
     return "(not stored)" if e["commit"] else ""
 
 
@@ -308,11 +351,15 @@ def _told(name: str, value: Any) -> str:
 
 
 def _plain(kind: str, content: str) -> str:
-    """What acts without a text say in JSON, in words."""
-    if kind in ("turn", "rename"):
+    """The JSON content of an act without text, in words."""
+    if kind == "command":
+        text, nul, stdin = content.partition("\0")
+        return f"{text} <{stdin}" if nul else text
+    if kind in SAID_FIELDS:
         try:
             said = json.loads(content)
-            return " ".join(str(said[key]) for key in ("act", "to", "name") if said.get(key))
+            words = (str(said[field]) for field in SAID_FIELDS[kind] if said.get(field))
+            return " ".join(words).removeprefix(f"{kind}.")
         except (ValueError, TypeError, AttributeError):
             return content
     if kind == "signal":
@@ -340,25 +387,45 @@ def _plain(kind: str, content: str) -> str:
             )
         except (ValueError, TypeError, AttributeError):
             return content
-    return content.removesuffix("\r")
+    return _typed(content) if kind in ("line", "paste") else content.removesuffix("\r")
 
 
-def _result(e: dict[str, Any], paint: Callable[[str, str], str]) -> str:
-    code = e["facts"].get("exit_code")
+def _typed(content: str) -> str:
+    """Typed text in quotes and keys by their names, as `send` takes them (core/record/acts.py)."""
+    text, keys = content, list[str]()
+    if content.startswith("\0"):
+        try:
+            said = json.loads(content[1:])
+            keys = [str(key) for key in said["keys"]]
+            text = bytes.fromhex(said["text"]).decode("utf-8", "backslashreplace")
+        except (ValueError, TypeError, KeyError):
+            return content
+    elif content.endswith("\r"):
+        text, keys = content[:-1], ["Enter"]
+    quoted = [json.dumps(text, ensure_ascii=False)] if text or not keys else []
+    return " ".join([*quoted, *keys])
+
+
+def _exit(facts: Json) -> str:
+    """The exit code, and what the shell said of it if the kernel contradicts."""
+    code, said = facts.get("exit_code"), facts.get("shell_exit")
+    if code is None:
+        return ""
+    return f", exit {code}" + ("" if said is None else f" (the shell said {said})")
+
+
+def _result(e: Json, paint: Callable[[str, str], str]) -> str:
     command = (
         f" ({printable(str(e['facts'].get('command')))[:CONTENT_CHARS]})"
         if e["kind"] == "signal" and e["facts"].get("command")
         else ""
     )
-    act = (
-        f" (act {e['facts']['act']})" if isinstance(e["facts"].get("act"), int) else ""
-    )  # as `graph` has it: not the number of an entry
-    text = (
-        str(e["outcome"]) + ("" if code is None else f", exit {code}") + act + command + _because(e)
-    )
+    # The act number of `graph`, not the number of an entry.
+    act = f" (act {e['facts']['act']})" if isinstance(e["facts"].get("act"), int) else ""
+    text = str(e["outcome"]) + _exit(e["facts"]) + act + command + _because(e)
     return paint(
         "good"
-        if e["outcome"] == "applied" and not code
+        if e["outcome"] == "applied" and not e["facts"].get("exit_code")
         else "bad"
         if e["outcome"] in ("void", "failed")
         else "wait",
@@ -366,7 +433,7 @@ def _result(e: dict[str, Any], paint: Callable[[str, str], str]) -> str:
     )
 
 
-def _because(e: dict[str, Any]) -> str:
+def _because(e: Json) -> str:
     return (
         f": {printable(e['reason'].removeprefix('refused: ').removeprefix('refused by '))}"
         if e["reason"]
@@ -374,8 +441,8 @@ def _because(e: dict[str, Any]) -> str:
     )
 
 
-def _attested(e: dict[str, Any], covers: list[dict[str, Any]]) -> Iterator[str]:
-    """How it is known who did it; nothing for the ordinary case, the actor's own signature."""
+def _attested(e: Json, covers: list[Json]) -> Iterator[str]:
+    """How the actor is known; empty in the ordinary case, the actor's own signature."""
     if e["attestation"].startswith("bridge:"):
         yield f"signed by the bridge {printable(e['attestation'][7:])}"
     elif e["attestation"] == "channel" and not any(
@@ -383,10 +450,46 @@ def _attested(e: dict[str, Any], covers: list[dict[str, Any]]) -> Iterator[str]:
         for c in covers
     ):
         yield "not signed yet"
+    elif e["attestation"] == "host" and "signature" in e["facts"]:
+        yield _decided(e)
     elif e["attestation"] == "host" and e["actor"] != "host":
-        yield "by the host's word"
+        yield "according to the host"
     if e["late"]:
         yield "written later"
+
+
+def _decided(e: Json) -> str:
+    """The signature of an approver, which is checked here."""
+    from holdfast.core.policy.approvals import DOMAIN
+    from holdfast.model import signing
+
+    facts, key = e["facts"], str(e["key"])
+    try:
+        said, signature = str(facts["statement"]).encode(), bytes.fromhex(facts["signature"])
+        good = signing.verify(signing.read(key), DOMAIN, said, signature)
+    except (ValueError, KeyError, TypeError):
+        good = False
+    shown = f"signature {printable(str(facts['signature']))[:SIGNATURE_CHARS]}... of {key}"
+    return shown if good else f"{shown} DOES NOT VERIFY"
+
+
+# ---------------------------------------------------------------- redact
+
+
+def _redact(args: Namespace, named: str, numbers: list[str]) -> int:
+    if not all(number.isdecimal() for number in numbers):
+        raise Usage("entries are named by their numbers", "`holdfast log SESSION` shows them")
+    connection, session = _to(args, named)
+    result = connection.request(
+        "log.redact", record=session, seqs=[*map(int, numbers)], reason=args.reason or ""
+    )
+    if not result["seqs"]:
+        raise NotFound(
+            "none of these entries has content that could be dropped",
+            f"`holdfast log {named}` shows which have; a held act has several entries",
+        )
+    gone = ", ".join(map(str, result["seqs"]))
+    return put(args, result, f"the content of {gone} is gone; the record still verifies")
 
 
 # ---------------------------------------------------------------- export
@@ -410,119 +513,28 @@ def _export(args: Namespace, session: str, path: str | None) -> int:
         if os.path.exists(unfinished):
             os.unlink(unfinished)
         raise
-    if args.json:
-        put_json({**result, "file": path})
-    else:
-        print(
-            f"{result['entries']} entries of {result['name']} in {path}; `holdfast log verify {path}` verifies them"
-        )
-    return 0
+    return put(
+        args,
+        {**result, "file": path},
+        f"{result['entries']} entries of {result['name']} in {path}; "
+        f"`holdfast log verify {path}` verifies them",
+    )
 
 
-def _pull(args: Namespace, named: str, out: IO[bytes]) -> dict[str, Any]:
+def _pull(args: Namespace, named: str, out: IO[bytes]) -> Json:
+    """Write the record of a session to `out`, and keep the head at its end as a receipt."""
+    from holdfast.home import receipts
+
+    tail = b""
+
     def on_data(begin: int, end: int, data: bytes) -> None:
+        nonlocal tail
         out.write(data)
+        tail = (tail + data)[-receipts.LINE_BYTES :]
 
     connection, session = _to(args, named)
     result = connection.request("log.export", on_data=on_data, session=session)
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        last = json.loads(tail.splitlines()[-1])
+        receipts.keep(connection.home, connection.machine, "head", last["head"], last["signature"])
     return result
-
-
-# ---------------------------------------------------------------- verify
-
-
-def _verify(args: Namespace, what: str) -> int:
-    from tempfile import TemporaryFile
-
-    if os.path.isfile(what):
-        try:
-            with open(what, "rb") as file:
-                return _judge(args, file)
-        except BrokenPipeError:
-            raise  # of the output, not of the file
-        except OSError as e:
-            raise Unavailable(f"cannot read {what}: {e.strerror}", "check its permissions") from e
-    if os.sep in what:
-        raise NotFound(f"there is no file {what}", "give an export, or a session")
-    with TemporaryFile() as file:
-        _pull(args, what, file)
-        file.seek(0)
-        return _judge(args, file)
-
-
-def _judge(args: Namespace, file: IO[bytes]) -> int:
-    from holdfast.core import audit
-    from holdfast.core.examine import read_signed
-
-    kept: list[bytes] = []
-    if args.kept:
-        try:
-            with open(args.kept, "rb") as other:
-                kept = list(other)
-        except OSError as e:
-            raise Usage(f"cannot read {args.kept}: {e.strerror}") from e
-    large = os.fstat(file.fileno()).st_size > SPREAD_BYTES
-    findings = audit.verify(file, kept, args.machine, spread=spread if large else audit.one_by_one)
-    bad = audit.broken(findings)
-    file.seek(0)
-    try:
-        header: dict[str, Any] = read_signed(file.readline(), None)[1]
-    except ValueError:
-        header = {}
-    if args.json:
-        put_json(
-            {
-                "ok": not bad,
-                "session": header.get("session"),
-                "machine": header.get("machine"),
-                "first": header.get("first"),
-                "last": header.get("last"),
-                "findings": [f._asdict() for f in findings],
-            }
-        )
-        return 1 if bad else 0
-    for line in findings_shown(findings, color()):
-        print(line)
-    if bad:
-        print("BROKEN: this is not what was recorded")
-        return 1
-    print(
-        f"nothing is broken: entries {header['first']} to {header['last']} of session {header['session']}, machine {header['machine']}"
-        + (
-            ""
-            if args.machine
-            else "\n  (compare that key with the machine's own, or give it with --machine)"
-        )
-    )
-    return 0
-
-
-def findings_shown(findings: list[Finding], colored: bool) -> Iterator[str]:
-    for f in findings:
-        level = (
-            f"{_COLORS['bad' if f.level == 'broken' else 'wait']}{f.level}\x1b[0m"
-            if colored
-            else f.level
-        )
-        yield f"{level} {f.code}{'' if f.seq is None else f' at {f.seq}'}: {printable(f.text)}"
-
-
-def spread(
-    work: Callable[[list[bytes], str], list[Fact | Finding]],
-    chunks: Iterable[list[bytes]],
-    machine: str,
-) -> Iterator[list[Fact | Finding]]:
-    """The same, by as many processes as there are processors, in order, with a bounded number of pieces under way."""
-    from collections import deque
-    from concurrent.futures import Future, ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    count = len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(count, mp_context=get_context("fork")) as pool:
-        under_way: deque[Future[list[Fact | Finding]]] = deque()
-        for chunk in chunks:
-            under_way.append(pool.submit(work, chunk, machine))
-            if len(under_way) >= AHEAD * count:
-                yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()

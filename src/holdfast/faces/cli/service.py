@@ -1,40 +1,40 @@
-"""service: units for systemd, so that host or relay start at boot, and an upgrade keeps sessions (core/units.py has their text and the reasons).
+"""service: systemd units, so that the host or a relay starts at boot and sessions survive upgrades.
 
-Written is nothing unless the manager answers: half an installation helps nobody. A file that somebody edited is left alone, always.
+core/systemd_units.py has the text of the units and the reasons. To avoid half an installation, no
+file is written unless the service manager answers. A file that a person edited is never changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast import __version__
 from holdfast import home as homes
 from holdfast.client import start
-from holdfast.core import units
-from holdfast.faces.cli import nearby
-from holdfast.faces.cli.output import clean, put_json, table
+from holdfast.core import systemd_units as units
+from holdfast.faces.cli import local_relay
+from holdfast.faces.cli.arguments import usage
+from holdfast.faces.cli.output import clean, put, put_json, table
 from holdfast.model.errors import Impossible, NotFound, Refused, Unavailable, Usage
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from holdfast.core.units import Manager, Place
+    from holdfast.core.systemd_units import Installation, Manager
     from holdfast.home import Home
+    from holdfast.model.jsontext import Json
 
 ASK_S = 30.0
 UNIT_BYTES = 65536
 SYSTEM_DIRECTORY = "/etc/systemd/system"
 BOOTED = "/run/systemd/system"  # exists where systemd is process 1
 LINGER = "/var/lib/systemd/linger"
-_CARRIED = (
-    "HOLDFAST_HOME",
-    "XDG_STATE_HOME",
-    "XDG_CONFIG_HOME",
-    "PYTHONPATH",
-)  # what makes this command find its home and its code
+# The variables that lead this command to the home and the code.
+_CARRIED = ("HOLDFAST_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "PYTHONPATH")
 
 
 class Unit(NamedTuple):
@@ -44,54 +44,58 @@ class Unit(NamedTuple):
     state: units.State
     found: str | None
 
+    def shown(self) -> Json:
+        return {"name": self.name, "path": self.path, "state": self.state}
+
 
 class Setup(NamedTuple):
     manager: Manager
     account: str
     uid: int
     home: Home
-    place: Place
+    installation: Installation
     units: list[Unit]
+
+    def shown(self) -> Json:
+        return {"manager": self.manager, "account": self.account, "home": self.home.state}
 
 
 def service_parser(p: ArgumentParser) -> None:
-    p.add_argument(
-        "act",
-        choices=("install", "uninstall", "status"),
-        help="write and start the units, stop and remove them, or show how they stand",
-    )
+    usage("""
+        start the host (or a relay) at boot, with systemd. Sessions keep running while it is
+        stopped, restarted or upgraded. The hardening of its unit does not apply to them.
+
+        act=install|uninstall|status  write and start the units, stop and remove them, or show their
+            state
+    """)(p)
     p.add_argument(
         "command",
         nargs="*",
         metavar="-- OPTIONS",
-        help="install --relay: for `holdfast relay serve`, like --listen 0.0.0.0:443 --tls-cert F --tls-key F",
+        help="install --relay: options of `holdfast relay serve`, "
+        "like --listen 0.0.0.0:443 --tls-cert F --tls-key F",
     )
     which = p.add_mutually_exclusive_group()
     which.add_argument("--user", action="store_true", help="units of your own account (default)")
     which.add_argument("--system", action="store_true", help="units of the machine; needs root")
-    p.add_argument(
-        "--account",
-        metavar="NAME",
-        help="with --system: the account whose host it is (default: the one that runs this)",
-    )
-    p.add_argument("--relay", action="store_true", help="the relay, instead of host and nursery")
-    p.add_argument(
-        "--dry-run", action="store_true", help="print the units and what would be done, do nothing"
-    )
-    p.add_argument("--json", action="store_true")
-    p.description = "starts the host (or a relay) at boot, by systemd. Sessions keep running while it is\nstopped, restarted or upgraded, and are not hardened with it."
+    usage("""
+        --account NAME  with --system: the account of the host (default: yours)
+        --relay  the relay instead of host and nursery
+        --dry-run  print the units and the steps, do nothing
+        --json
+    """)(p)
 
 
 def service(args: Namespace) -> int:
     if args.account and (not args.system or args.relay):
-        raise Usage("--account belongs to --system, without --relay")
+        raise Usage("--account needs --system, and does not apply to --relay")
     if args.command and not (args.relay and args.act == "install"):
         raise Usage("options after -- are for `service install --relay`")
     setup = _setup(args)
     return {"install": _install, "uninstall": _uninstall, "status": _status}[args.act](args, setup)
 
 
-# ---------------------------------------------------------------- what it is about
+# ---------------------------------------------------------------- the setup of this machine
 
 
 def _setup(args: Namespace) -> Setup:
@@ -112,7 +116,7 @@ def _setup(args: Namespace) -> Setup:
         {**environ, "HOME": who.pw_dir if foreign else os.environ.get("HOME") or who.pw_dir}
     )
     if home.explicit:
-        environ["HOLDFAST_HOME"] = home.state  # as it was given it may be relative
+        environ["HOLDFAST_HOME"] = home.state  # the given path may be relative
     if "PYTHONPATH" in environ:
         environ["PYTHONPATH"] = os.pathsep.join(
             map(os.path.abspath, environ["PYTHONPATH"].split(os.pathsep))
@@ -122,33 +126,32 @@ def _setup(args: Namespace) -> Setup:
         path.startswith(("/home/", "/root/", "/run/user/")) for path in _read_by_it(interpreter)
     )
     if args.relay and manager == "system":
-        environ = {
-            name: value for name, value in environ.items() if name == "PYTHONPATH"
-        }  # it has a directory of its own
-    place = units.Place(
+        # The relay has a separate directory.
+        environ = {name: value for name, value in environ.items() if name == "PYTHONPATH"}
+    installation = units.Installation(
         manager, who.pw_name, interpreter, home.state, __version__, tuple(environ.items()), at_home
     )
     config = os.environ.get("XDG_CONFIG_HOME") or f"{os.environ.get('HOME') or who.pw_dir}/.config"
     directory = SYSTEM_DIRECTORY if manager == "system" else f"{config}/systemd/user"
     texts = (
-        {units.RELAY: units.relay(place, args.command)}
+        {units.RELAY: units.relay(installation, args.command)}
         if args.relay
-        else {units.NURSERY: units.nursery(place), units.HOST: units.host(place)}
+        else {units.NURSERY: units.nursery(installation), units.HOST: units.host(installation)}
     )
     made = []
     for name, text in texts.items():
         found = _read(f"{directory}/{name}")
         state = units.compare(found, text)
         if args.relay and args.act != "install" and state == "outdated":
-            state = "current"  # its options are not known here
+            state = "current"  # the relay's options are not known here
         made.append(Unit(name, f"{directory}/{name}", text, state, found))
-    return Setup(manager, who.pw_name, who.pw_uid, home, place, made)
+    return Setup(manager, who.pw_name, who.pw_uid, home, installation, made)
 
 
 def _interpreter() -> str:
     if not sys.executable:
         raise Impossible(
-            "this interpreter does not know where it is", "run holdfast from where it is installed"
+            "this interpreter does not know its own path", "run holdfast from its installation"
         )
     return os.path.abspath(sys.executable)
 
@@ -183,7 +186,7 @@ def _ask(manager: str, *words: str) -> tuple[int, str]:
 
 
 def why_not(manager: Manager) -> tuple[str, str] | None:
-    """Why nothing can be installed here, and what helps; None if it can."""
+    """Why no unit can be installed here, and the remedy; None if installing is possible."""
     if not os.path.isdir(BOOTED):
         return (
             "systemd does not run this machine (it is not process 1)",
@@ -191,8 +194,8 @@ def why_not(manager: Manager) -> tuple[str, str] | None:
         )
     if manager == "system" and os.geteuid() != 0:
         return (
-            "units of the machine are root's",
-            "as root, with --account NAME for the host of an account; or without --system",
+            "only root can install units of the machine",
+            "run it as root, with --account NAME for the host of an account; or without --system",
         )
     code, said = _ask(manager, "show-environment")
     if code:
@@ -222,11 +225,13 @@ def _warnings(setup: Setup, relay: bool) -> list[str]:
     said: list[str] = []
     if setup.manager == "user" and not _lingers(setup.account):
         said.append(
-            f"lingering is off for {setup.account}: at its last logout systemd ends all of this, sessions included. Turn it on: loginctl enable-linger {setup.account}"
+            f"lingering is off for {setup.account}: at its last logout systemd ends everything, "
+            f"sessions included. Turn it on: loginctl enable-linger {setup.account}"
         )
-    if relay and setup.manager == "system" and (closed := _closed(setup.place.interpreter)):
+    if relay and setup.manager == "system" and (closed := _closed(setup.installation.interpreter)):
         said.append(
-            f"the relay runs as an account of its own, which cannot enter {closed}: install Holdfast where all may read it, like /opt"
+            f"the relay runs as its own account, which cannot enter {closed}: "
+            "install Holdfast where all accounts may read it, like /opt"
         )
     return said
 
@@ -236,7 +241,7 @@ def _read_by_it(interpreter: str) -> tuple[str, ...]:
 
 
 def _closed(interpreter: str) -> str | None:
-    """A directory above what it reads that others may not enter."""
+    """A directory on the interpreter's path that other accounts may not enter."""
     for one in _read_by_it(interpreter):
         while (one := os.path.dirname(one)) != "/":
             try:
@@ -251,17 +256,9 @@ def _closed(interpreter: str) -> str | None:
 
 
 def _install(args: Namespace, setup: Setup) -> int:
-    for unit in setup.units:
-        other = (
-            units.home_of(unit.found)
-            if unit.found is not None and unit.state == "outdated"
-            else None
-        )
-        if (
-            other is not None
-            and other != setup.home.state
-            and not (args.relay and setup.manager == "system")
-        ):
+    for unit in setup.units if not (args.relay and setup.manager == "system") else ():
+        other = units.home_of(unit.found) if unit.found and unit.state == "outdated" else None
+        if other is not None and other != setup.home.state:
             raise Refused(
                 f"{unit.path} serves another home: {other}",
                 f"`holdfast service uninstall` with HOLDFAST_HOME={other} first",
@@ -277,9 +274,8 @@ def _install(args: Namespace, setup: Setup) -> int:
             _write(unit)
             did.append(f"wrote {unit.path}")
         else:
-            did.append(
-                f"left {unit.path}, which is {'as it should be' if unit.state == 'current' else 'edited by somebody'}"
-            )
+            state = "up to date" if unit.state == "current" else "edited by hand"
+            did.append(f"left {unit.path}, which is {state}")
     changed = any(unit.state in ("missing", "outdated") for unit in setup.units)
     if changed:
         _must(setup.manager, did, "daemon-reload")
@@ -289,10 +285,8 @@ def _install(args: Namespace, setup: Setup) -> int:
         _take_over(setup, did)
     elif setup.manager == "user":
         _take_over_relay(setup, did)
-    if changed and _ask(setup.manager, "is-active", main)[0] == 0:
-        _must(setup.manager, did, "restart", main)
-    else:
-        _must(setup.manager, did, "start", main)
+    again = changed and _ask(setup.manager, "is-active", main)[0] == 0
+    _must(setup.manager, did, "restart" if again else "start", main)
     return _report(args, setup, did, _next(setup, args.relay))
 
 
@@ -323,17 +317,18 @@ def _must(manager: Manager, did: list[str], *words: str) -> None:
     if code:
         raise Unavailable(
             f"`{shown}` failed: {said.splitlines()[0] if said else f'exit code {code}'}",
-            f"look at `{_journal(manager, words[-1])}`, then again: `holdfast service install`",
+            f"look at `{_journal(manager, words[-1])}`, then repeat `holdfast service install`",
         )
     did.append(shown)
 
 
 def _journal(manager: Manager, unit: str) -> str:
-    return f"journalctl {'--user ' if manager == 'user' else ''}-u {unit if unit.startswith('holdfast') else units.HOST}"
+    name = unit if unit.startswith("holdfast") else units.HOST
+    return f"journalctl {'--user ' if manager == 'user' else ''}-u {name}"
 
 
 def _take_over(setup: Setup, did: list[str]) -> None:
-    """A host that was started by hand has the home; so has a nursery."""
+    """End a host and a nursery that were started by hand, because these lock the home."""
     by_hand = {
         name: pid
         for name, pid in start.serving(setup.home).items()
@@ -344,8 +339,8 @@ def _take_over(setup: Setup, did: list[str]) -> None:
         return
     if setup.uid != os.geteuid():
         raise Refused(
-            f"a {' and a '.join(by_hand)} of {setup.account} run already, started by hand",
-            f"as {setup.account}: `holdfast down`; then again",
+            f"a {' and a '.join(by_hand)} of {setup.account} already run, started by hand",
+            f"as {setup.account}: `holdfast down`; then repeat this",
         )
     start.take_over(setup.home, setup.manager, list(by_hand.values()))
     did += [
@@ -355,24 +350,23 @@ def _take_over(setup: Setup, did: list[str]) -> None:
 
 
 def _take_over_relay(setup: Setup, did: list[str]) -> None:
-    """The one that `up` started has the directory; from now on `up` asks the manager."""
-    nearby.mark_managed(setup.home, True)
-    running, ended = nearby.down(setup.home)
+    """End the relay that `up` started, which locks the directory; `up` will ask the manager."""
+    local_relay.mark_managed(setup.home, True)
+    running, ended = local_relay.down(setup.home)
     if running is not None and ended:
         did.append(
-            f"ended the relay that `up` had started (process {running.pid}); the service takes its place"
+            f"ended the relay that `up` had started (process {running.pid}); "
+            "the service takes its place"
         )
 
 
 def _next(setup: Setup, relay: bool) -> list[str]:
-    said = _warnings(setup, relay)
-    if relay and setup.manager == "system":
-        said.append("a token for hosts, as root: holdfast relay token")
-    elif relay:
-        said.append("a token for hosts: holdfast relay token")
+    if not relay:
+        then = "after an upgrade: repeat `holdfast service install`; sessions keep running"
     else:
-        said.append("after an upgrade: `holdfast service install` again; sessions keep running")
-    return said
+        root = ", as root" if setup.manager == "system" else ""
+        then = f"a token for hosts{root}: holdfast relay token"
+    return [*_warnings(setup, relay), then]
 
 
 def _dry(args: Namespace, setup: Setup, impossible: tuple[str, str] | None) -> int:
@@ -389,16 +383,11 @@ def _dry(args: Namespace, setup: Setup, impossible: tuple[str, str] | None) -> i
     ]
     if args.json:
         put_json(
-            {
-                "manager": setup.manager,
-                "account": setup.account,
-                "home": setup.home.state,
+            setup.shown()
+            | {
                 "possible": impossible is None,
                 "why": impossible[0] if impossible else "",
-                "units": [
-                    {"name": u.name, "path": u.path, "state": u.state, "text": u.text}
-                    for u in setup.units
-                ],
+                "units": [u.shown() | {"text": u.text} for u in setup.units],
                 "would": would,
                 "next": _next(setup, args.relay),
             }
@@ -416,21 +405,11 @@ def _dry(args: Namespace, setup: Setup, impossible: tuple[str, str] | None) -> i
 
 def _report(args: Namespace, setup: Setup, did: list[str], after: list[str]) -> int:
     if args.json:
-        put_json(
-            {
-                "manager": setup.manager,
-                "account": setup.account,
-                "home": setup.home.state,
-                "did": did,
-                "next": after,
-                "units": [{"name": u.name, "path": u.path, "state": u.state} for u in setup.units],
-            }
-        )
+        result = {"did": did, "next": after, "units": [u.shown() for u in setup.units]}
+        put_json(setup.shown() | result)
         return 0
-    for line in did:
+    for line in (*did, *(f"! {line}" for line in after)):
         print(clean(line))
-    for line in after:
-        print(f"! {clean(line)}")
     return 0
 
 
@@ -440,24 +419,20 @@ def _report(args: Namespace, setup: Setup, did: list[str], after: list[str]) -> 
 def _uninstall(args: Namespace, setup: Setup) -> int:
     there = [unit for unit in setup.units if unit.found is not None]
     ours = [unit for unit in there if unit.state != "edited"]
-    for unit in ours:
+    for unit in ours if not (args.relay and setup.manager == "system") else ():
         other = units.home_of(unit.found or "")
-        if other != setup.home.state and not (args.relay and setup.manager == "system"):
+        if other != setup.home.state:
             raise Refused(
                 f"{unit.path} serves another home: {other}", f"with HOLDFAST_HOME={other}"
             )
     kept = [
-        f"left {unit.path}, which is edited by somebody: remove it yourself"
+        f"left {unit.path}, which is edited by hand: remove it yourself"
         for unit in there
         if unit.state == "edited"
     ]
     if args.dry_run:
-        return _report(
-            args,
-            setup,
-            [f"would stop, disable and remove {unit.name}" for unit in reversed(ours)] + kept,
-            [],
-        )
+        would = [f"would stop, disable and remove {unit.name}" for unit in reversed(ours)]
+        return _report(args, setup, would + kept, [])
     if not there:
         return _report(args, setup, ["nothing is installed"], [])
     impossible = why_not(setup.manager)
@@ -465,10 +440,8 @@ def _uninstall(args: Namespace, setup: Setup) -> int:
         raise Impossible(*impossible)
     did: list[str] = []
     for unit in reversed(ours):  # the host before the nursery
-        if unit.name != units.NURSERY:
-            _must(setup.manager, did, "disable", "--now", unit.name)
-        else:
-            _must(setup.manager, did, "stop", unit.name)
+        words = ("stop",) if unit.name == units.NURSERY else ("disable", "--now")
+        _must(setup.manager, did, *words, unit.name)
     for unit in ours:
         try:
             os.unlink(unit.path)
@@ -477,19 +450,13 @@ def _uninstall(args: Namespace, setup: Setup) -> int:
         did.append(f"removed {unit.path}")
     _must(setup.manager, did, "daemon-reload")
     if args.relay and setup.manager == "user":
-        nearby.mark_managed(setup.home, False)
+        local_relay.mark_managed(setup.home, False)
     if not args.relay:
         for path in (setup.home.service, setup.home.stopped):
-            try:
+            with contextlib.suppress(OSError):
                 os.unlink(path)
-            except OSError:
-                pass
-    return _report(
-        args,
-        setup,
-        did + kept,
-        [] if args.relay else ["sessions keep running; `holdfast up` starts a host for them"],
-    )
+    after = [] if args.relay else ["sessions keep running; `holdfast up` starts a host for them"]
+    return _report(args, setup, did + kept, after)
 
 
 # ---------------------------------------------------------------- status
@@ -499,7 +466,7 @@ def _status(args: Namespace, setup: Setup) -> int:
     impossible = why_not(setup.manager) if setup.manager == "user" or os.geteuid() == 0 else None
     if not os.path.isdir(BOOTED):
         impossible = why_not(setup.manager)
-    shown: list[dict[str, Any]] = []
+    shown: list[Json] = []
     for unit in setup.units:
         facts = _facts(setup.manager, unit.name) if impossible is None else {}
         shown.append(
@@ -523,38 +490,21 @@ def _status(args: Namespace, setup: Setup) -> int:
         notes += _warnings(setup, args.relay)
     if running is not None and not by_unit and any(u["file"] != "missing" for u in shown):
         notes.append(
-            f"the host that serves (process {running}) was started by hand: `holdfast service install` puts the service in its place"
+            f"the host that serves (process {running}) was started by hand: "
+            "`holdfast service install` puts the service in its place"
         )
     if any(u["file"] == "outdated" for u in shown):
         notes.append(
-            "a unit is of another release or interpreter: `holdfast service install` brings it up to date; sessions keep running"
+            "a unit is of another release or interpreter: "
+            "`holdfast service install` brings it up to date; sessions keep running"
         )
-    if args.json:
-        put_json(
-            {
-                "manager": setup.manager,
-                "account": setup.account,
-                "home": setup.home.state,
-                "units": shown,
-                "lingering": lingering,
-                "host": running,
-                "by_unit": by_unit,
-                "notes": notes,
-            }
-        )
-        return 0
-    print(
-        table(
-            ("UNIT", "FILE", "ACTIVE", "ENABLED", "PID"),
-            [
-                (u["name"], u["file"], u["active"], u["enabled"], str(u["pid"] or "-"))
-                for u in shown
-            ],
-        )
+    state = {"lingering": lingering, "host": running, "by_unit": by_unit, "notes": notes}
+    said = table(
+        ("UNIT", "FILE", "ACTIVE", "ENABLED", "PID"),
+        [(u["name"], u["file"], u["active"], u["enabled"], str(u["pid"] or "-")) for u in shown],
     )
-    for note in notes:
-        print(f"! {clean(note)}")
-    return 0
+    said += "".join(f"\n! {clean(note)}" for note in notes)
+    return put(args, setup.shown() | {"units": shown} | state, said)
 
 
 def _main_pid(manager: Manager, unit: str) -> str:
@@ -563,6 +513,4 @@ def _main_pid(manager: Manager, unit: str) -> str:
 
 def _facts(manager: Manager, name: str) -> dict[str, str]:
     code, said = _ask(manager, "show", "-p", "ActiveState,UnitFileState,MainPID,NRestarts", name)
-    return (
-        dict(line.split("=", 1) for line in said.splitlines() if "=" in line) if code == 0 else {}
-    )
+    return dict(line.split("=", 1) for line in said.splitlines() if "=" in line and code == 0)

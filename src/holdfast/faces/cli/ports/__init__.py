@@ -1,0 +1,1 @@
+"""Commands that bring the ports of a session to this machine."""

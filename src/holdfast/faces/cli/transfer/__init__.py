@@ -1,0 +1,1 @@
+"""Commands that move bytes between this machine and a session. Imports like `faces/cli`."""

@@ -1,0 +1,103 @@
+"""The modules that a command loads: interpreter start and imports are most of its time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.wire import frames
+from tests.support.peers.scripted_host import Peer, host
+
+SOURCE = Path(holdfast.__file__).parents[1]
+# Each of these costs a command 1 to 10 ms; the bare interpreter takes 10.
+HEAVY = (
+    "argparse",
+    "asyncio",
+    "base64",
+    "collections",
+    "contextlib",
+    "cryptography.hazmat.primitives",
+    "dataclasses",
+    "enum",
+    "functools",
+    "google.protobuf",
+    "hashlib",
+    "importlib",
+    "inspect",
+    "json",
+    "logging",
+    "re",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "typing",
+)
+COMMAND = f"""
+import sys
+from holdfast.faces.cli.main import run
+code = run(sys.argv[1:])
+print(code, [name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
+"""
+SESSION: dict[str, Any] = {
+    "id": "s",
+    "name": "work",
+    "state": "live",
+    "exit_code": None,
+    "turn": None,
+    "operators": [],
+    "created": 1.0,
+    "idle_s": 2.0,
+    "size": {"cols": 80, "rows": 24},
+    "output": {"start": 0, "end": 9},
+    "liveness": {"process": "running"},
+    "machine": "here",
+}
+RUN: dict[str, Any] = {"exit_code": 0, "output": {"start": 0, "end": 0}, "shaped": []}
+VIEW: dict[str, Any] = {"lines": ["$ "], "text": "$ "}
+
+
+def answers(body: dict[str, Any]) -> Callable[[Peer], None]:
+    def play(peer: Peer) -> None:
+        peer.welcome()
+        while True:
+            number, _ = peer.request()
+            peer.sock.sendall(frames.reply(number, body))
+
+    return play
+
+
+@pytest.mark.parametrize(
+    ("words", "body"),
+    [
+        (["ls"], {"sessions": [SESSION]}),
+        (["ls", "--all", "--json"], {"sessions": [SESSION]}),
+        (["run", "work", "--", "true"], RUN),
+        (["view", "work"], VIEW),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_an_everyday_command_loads_nothing_heavy(
+    words: list[str], body: dict[str, Any], tmp_path: Path
+) -> None:
+    with host(tmp_path, answers(body)):
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", COMMAND, *words],
+            env={
+                "PYTHONPATH": os.pathsep.join([str(SOURCE), *sys.path]),
+                "HOLDFAST_HOME": str(tmp_path),
+                "HOLDFAST_AS": "ann",
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    assert done.stderr == "0 []\n", done
