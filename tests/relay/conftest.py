@@ -1,4 +1,4 @@
-"""A relay as a process of its own for each test that asks."""
+"""A relay in a separate process for each test that needs one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing.relays import RelayProcess
+from tests.support.relays import RelayProcess
 
 Start = Callable[..., RelayProcess]
 

@@ -1,10 +1,8 @@
-"""`holdfast relay`: tokens, readiness, certificates, what it refuses to do."""
+"""`holdfast relay`: tokens, readiness, certificates, refusals."""
 
 from __future__ import annotations
 
 import asyncio
-import datetime
-import ipaddress
 import json
 import os
 import shutil
@@ -20,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.relay import office
+from holdfast.relay import admin
 from holdfast.relay.main import Options, serve
-from holdfast.testing.relays import WAIT_S, RelayProcess, client, host
+from tests.support.commands.certificates import certificate
+from tests.support.relays import WAIT_S, RelayProcess, client, host
 
 Start = Callable[..., RelayProcess]
 
@@ -44,7 +43,7 @@ def test_tokens_with_and_without_a_relay(start: Start, tmp_path: Path) -> None:
     assert (
         first.returncode == 0
         and first.stdout.startswith("hfr_")
-        and len(first.stdout) == office.TOKEN_CHARS + 1
+        and len(first.stdout) == admin.TOKEN_CHARS + 1
     )
     running = start()
     second = json.loads(
@@ -79,14 +78,12 @@ def test_tokens_with_and_without_a_relay(start: Start, tmp_path: Path) -> None:
     (
         ("serve", "--listen", "nowhere"),
         ("serve", "--listen", "127.0.0.1:99999"),
-        ("serve", "--listen", "0.0.0.0:0"),
         ("serve", "extra"),
         ("serve", "--metrics", "0.0.0.0:0"),
         ("serve", "--tls-cert", "x"),
         ("serve", "--origin", "app.example"),
         ("serve", "--origin", "*"),
         ("serve", "--name", "http://x"),
-        ("serve", "--grpc", "0.0.0.0:0"),
         ("serve", "--tenant", "x"),
         ("token", "--listen", "127.0.0.1:0"),
         ("token", "revoke"),
@@ -99,12 +96,14 @@ def test_tokens_with_and_without_a_relay(start: Start, tmp_path: Path) -> None:
         ("token", "new", "--tenant", "a b"),
     ),
 )
-def test_what_it_does_not_take(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_wrong_options_are_usage_errors(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = relay(*words, "--data", str(tmp_path / "relay"))
     assert done.returncode == 2 and done.stderr.startswith("holdfast: ") and not done.stdout
 
 
-def test_what_cannot_be(start: Start, tmp_path: Path) -> None:
+def test_a_second_relay_a_taken_port_and_an_open_directory_are_refused(
+    start: Start, tmp_path: Path
+) -> None:
     running = start()
     again = relay("serve", "--listen", "127.0.0.1:0", "--data", running.data)
     assert again.returncode == 5 and "another process" in again.stderr
@@ -147,46 +146,6 @@ def test_it_says_when_it_is_ready_and_stops_quickly(tmp_path: Path) -> None:
                 process.kill()
                 process.communicate()
     assert (tmp_path / "home" / "relay" / "relay.db").exists()
-
-
-def certificate(
-    directory: Path, name: str, number: int, addresses: tuple[str, ...] = ()
-) -> tuple[Path, Path]:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(who)
-        .issuer_name(who)
-        .public_key(key.public_key())
-        .serial_number(number)
-        .not_valid_before(now - datetime.timedelta(1))
-        .not_valid_after(now + datetime.timedelta(1))
-        .add_extension(
-            x509.SubjectAlternativeName(
-                [x509.DNSName(name), *(x509.IPAddress(ipaddress.ip_address(a)) for a in addresses)]
-            ),
-            critical=False,
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    chain, secret = directory / "chain.pem", directory / "key.pem"
-    chain.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    secret.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return chain, secret
 
 
 def test_tls_with_a_certificate_that_is_exchanged_while_it_runs(
@@ -239,7 +198,7 @@ def test_tls_with_a_certificate_that_is_exchanged_while_it_runs(
             running.process.send_signal(signal.SIGHUP)
             while "the certificate stays" not in running.logged():
                 await asyncio.sleep(0.02)  # poll
-            async with client(url, **old):  # still the old one
+            async with client(url, **old):  # still the old certificate
                 pass
             certificate(tmp_path, "relay.example", 3)
             running.process.send_signal(signal.SIGHUP)
@@ -251,7 +210,7 @@ def test_tls_with_a_certificate_that_is_exchanged_while_it_runs(
             async with client(url, **trusting()):
                 pass
             assert await grpc_works()
-            await c.open(h)  # who was connected did not notice
+            await c.open(h)  # connected clients did not notice
             with socket.create_connection(("127.0.0.1", running.port), WAIT_S) as plain:
                 plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 assert b"200" not in plain.recv(100)
@@ -321,7 +280,7 @@ def test_root_makes_tokens_for_the_relay_of_a_unit_and_its_files_stay_its_own(th
     assert stopped.returncode == 5 and "does not run" in stopped.stderr
 
 
-def test_what_that_account_puts_there_leads_root_nowhere(theirs: Path, tmp_path: Path) -> None:
+def test_root_follows_no_link_in_the_directory_of_the_account(theirs: Path, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as roots:
         roots.bind(str(tmp_path / "roots"))
         roots.listen()

@@ -1,4 +1,7 @@
-"""Every door of a relay against whoever may knock there: browsers' pages, names that point at loopback, bytes that come slowly, in masses or compressed."""
+"""Every door of a relay against hostile callers.
+
+Browsers' pages, names that point at loopback, bytes that come slowly, in masses or compressed.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.relay.test_command import certificate
 
 from holdfast.model import limits
-from holdfast.testing.relays import WAIT_S, RelayProcess, client, host
 from holdfast.wire import outer
+from tests.support.commands.certificates import certificate
+from tests.support.relays import WAIT_S, RelayProcess, client, host
 
 Start = Callable[..., RelayProcess]
 UPGRADE = (
@@ -61,7 +64,11 @@ def rest(sock: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("site", ("cross-site", "same-site", "same-origin", "none"))
 def test_a_browser_that_does_not_say_its_origin_gets_no_connection(start: Start, site: str) -> None:
-    """Every browser says from which page a WebSocket comes. One that hides it, by a defect or an extension, is still known by its other headers."""
+    """Every browser states the page from which a WebSocket comes.
+
+    A browser that hides the origin, by a defect or an extension, is still known by its other
+    headers.
+    """
     relay = start("--origin", "https://app.example")
     here = f"Host: 127.0.0.1:{relay.port}"
     assert relay.get("/", here, f"Sec-Fetch-Site: {site}", *UPGRADE)[0] == 403
@@ -84,8 +91,8 @@ def test_a_browser_that_does_not_say_its_origin_gets_no_connection(start: Start,
 
 
 @pytest.mark.parametrize("door", ("websocket", "metrics"))
-def test_pages_can_take_nothing_from_here_into_themselves(start: Start, door: str) -> None:
-    """Neither as a script, nor as a picture, nor by a name of their own that they have point at loopback (DNS rebinding)."""
+def test_pages_of_a_browser_cannot_embed_a_relay(start: Start, door: str) -> None:
+    """Neither as a script, nor as a picture, nor by a name at loopback (DNS rebinding)."""
     relay = start(*ALL)
     url, where = relay.urls[door], relay.urls[door].partition("://")[2]
     for path in ("/", "/healthz", "/metrics"):
@@ -109,12 +116,16 @@ def test_pages_can_take_nothing_from_here_into_themselves(start: Start, door: st
         assert "set-cookie" not in head and "access-control-allow" not in head
 
 
-def test_what_a_browser_can_say_is_not_spoken_at_the_grpc_door(start: Start) -> None:
-    """A page's request is HTTP/1.1, or HTTP/2 behind a certificate for its own name; and it says its origin, which tests/relay/test_relay.py tries."""
+def test_requests_of_a_browser_are_refused_at_the_grpc_door(start: Start) -> None:
+    """A page's request is HTTP/1.1, or HTTP/2 behind a certificate for its own name.
+
+    The request also states its origin; tests/relay/test_relay.py tries that.
+    """
     relay = start(*ALL)
     with knock(relay, "grpc") as sock:
         sock.sendall(
-            b"POST /holdfast.v1.Relay/Connect HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/grpc-web\r\nContent-Length: 0\r\n\r\n"
+            b"POST /holdfast.v1.Relay/Connect HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            b"Content-Type: application/grpc-web\r\nContent-Length: 0\r\n\r\n"
         )
         answer = rest(sock)
     assert not answer.startswith(b"HTTP/1.1 2")
@@ -129,7 +140,9 @@ def test_what_a_browser_can_say_is_not_spoken_at_the_grpc_door(start: Start) -> 
     (b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ", PREFACE[:10], PREFACE),
     ids=("nothing", "half a request", "half a preface", "a preface"),
 )
-def test_who_says_nothing_that_counts_is_let_go(start: Start, door: str, said: bytes) -> None:
+def test_a_connection_without_a_valid_hello_is_closed_in_time(
+    start: Start, door: str, said: bytes
+) -> None:
     relay = start(*ALL, RELAY_HELLO_S=1.0, RELAY_ADMIT_S=1.0)
     with knock(relay, door) as sock:
         sock.sendall(said)
@@ -264,7 +277,7 @@ def test_metadata_and_messages_of_a_call_are_small_or_refused(start: Start) -> N
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
                     await call.read()
                 assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            await h.nothing()
+            await h.no_more_frames()
 
     script(body)
 
@@ -273,7 +286,7 @@ def test_metadata_and_messages_of_a_call_are_small_or_refused(start: Start) -> N
 
 
 def test_compressed_messages_are_refused_at_the_websocket_door(start: Start) -> None:
-    """None is negotiated (tests/relay/test_relay.py), so the bit that says so is a fault, and nothing is inflated."""
+    """None is negotiated (tests/relay/test_relay.py), so the bit is a fault: no inflating."""
     relay = start()
     with knock(relay, "websocket") as sock:
         sock.sendall(

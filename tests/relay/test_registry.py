@@ -1,4 +1,4 @@
-"""The registry, move by move: who is admitted, what is refused, what ends when something else ends."""
+"""The registry, move by move: admission, refusals, and which ends cause other ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import route as routes
+from holdfast.core.sealed import route as routes
 from holdfast.model import signing
 from holdfast.relay import events
 from holdfast.relay.events import Drop, Effect, Forget, Known, Pause, Save, Send, Token
@@ -24,7 +24,7 @@ WINDOW = 1000
 
 
 class Bench:
-    """A registry and the shortest way to bring somebody in."""
+    """A registry and the shortest way to connect a peer."""
 
     def __init__(self, known: tuple[Known, ...] = (), **quotas: Any) -> None:
         self.registry = Registry(
@@ -115,7 +115,7 @@ def test_a_stream_carries_both_ways_under_each_sides_own_number() -> None:
     assert bench.frame(client, outer.Close(9, outer.DONE, "bye")) == [
         Send(host, outer.Close(4, outer.DONE, "bye"))
     ]
-    assert bench.frame(host, outer.Data(4, b"late")) == []  # it had not heard yet
+    assert bench.frame(host, outer.Data(4, b"late")) == []  # the host had not heard yet
     assert drop(bench.frame(host, outer.Data(5, b"never"))).code == outer.PROTOCOL
 
 
@@ -145,7 +145,7 @@ def test_unknown_route_and_wrong_pass_get_one_answer() -> None:
     ]
 
 
-def test_who_guesses_passes_is_dropped() -> None:
+def test_a_client_that_guesses_passes_is_dropped() -> None:
     bench = Bench(wrong_passes=3)
     client = bench.client()
     for number in range(1, 4):
@@ -164,7 +164,7 @@ def test_a_host_needs_a_token_or_a_known_key() -> None:
         expired, outer.UNAUTHORIZED, "the token has expired"
     )
     bench(events.Gone(bench.host()))
-    bench(events.Gone(bench.host(token=None)))  # by its key: it was here with a token
+    bench(events.Gone(bench.host(token=None)))  # by its key: this host was here with a token
     bench(events.Gone(bench.host(token=Token("t1", "acme", expired=True))))
     elsewhere = bench.connect(outer.HOST, Token("t9", "rival", expired=True))
     assert drop(bench.register(elsewhere)).code == outer.UNAUTHORIZED
@@ -255,7 +255,7 @@ def test_passes_are_remembered_while_the_host_is_away() -> None:
     )
 
 
-def test_withdrawn_passes_end_what_came_with_them() -> None:
+def test_withdrawn_passes_end_their_streams() -> None:
     bench = Bench()
     host, client, other = bench.host(passes=(PASS, OTHER)), bench.client(), bench.client()
     number = bench.stream(host, client)
@@ -268,7 +268,7 @@ def test_withdrawn_passes_end_what_came_with_them() -> None:
     ]
     assert frames(effects, host) == [outer.Close(number, outer.REFUSED, "the pass was withdrawn")]
     assert bench.frame(host, outer.Data(kept, b"x")) == [Send(other, outer.Data(1, b"x"))]
-    bench.now += 11  # a stranger again: it has its few seconds
+    bench.now += 11  # a stranger again, with the time limit of a stranger
     assert drop(bench(events.Tick())).connection == client
 
 
@@ -437,7 +437,7 @@ def test_a_route_moves_to_another_tenant_with_its_key_and_a_token_of_it() -> Non
     )
 
 
-def test_a_revoked_token_ends_and_forgets_what_it_enrolled() -> None:
+def test_a_revoked_token_ends_and_forgets_its_hosts() -> None:
     bench = Bench()
     host, client = bench.host(), bench.client()
     bench.stream(host, client)
@@ -458,12 +458,12 @@ def test_the_route_that_was_away_for_longest_is_forgotten_first() -> None:
         bench.now = 10.0 * (index + 1)
         bench(events.Gone(bench.host(secret=bytes([index + 1]) * 32)))
     assert (
-        routes.route(signing.public(b"\1" * 32)) not in bench.registry.book.routes
-        and len(bench.registry.book.routes) == 2
+        routes.route(signing.public(b"\1" * 32)) not in bench.registry.route_table.routes
+        and len(bench.registry.route_table.routes) == 2
     )
 
 
-def test_everybody_is_told_when_the_relay_goes_down() -> None:
+def test_all_peers_are_told_when_the_relay_goes_down() -> None:
     bench = Bench()
     host, client = bench.host(), bench.client()
     bench.stream(host, client)

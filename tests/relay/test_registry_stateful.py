@@ -1,5 +1,9 @@
-"""Whatever hosts, clients and the operator of a relay do, in whatever order: no frame reaches anybody but the other end of its own stream, quotas
-hold, and when everybody has gone nothing is left. The oracle knows only what it saw being answered, none of the registry's own state."""
+"""Hosts, clients and the operator of a relay act in any order.
+
+No frame reaches a peer except the other end of its own stream, quotas hold, and no state remains
+when all peers have gone. The oracle knows only the answers it saw, none of the registry's own
+state.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.core import route as routes
+from holdfast.core.sealed import route as routes
 from holdfast.model import signing
 from holdfast.relay import events
 from holdfast.relay.events import Drop, Effect, Forget, Pause, Save, Send, Token
 from holdfast.relay.registry import Registry
 from holdfast.relay.tenants import Quotas
 from holdfast.wire import outer
+from tests.support.examples import examples
 
 NAME = "relay.example"
 SECRETS = [bytes([n]) * 32 for n in (1, 2, 3)]
@@ -70,8 +75,8 @@ class Relay(RuleBasedStateMachine):
         self.ends: dict[
             tuple[int, int], tuple[int, int]
         ] = {}  # (connection, stream) <-> (connection, stream)
-        self.credit: dict[tuple[int, int], int] = {}  # what may be sent from there
-        self.passed: dict[tuple[int, int], bytes] = {}  # a host's end -> the pass it came with
+        self.credit: dict[tuple[int, int], int] = {}  # bytes that may be sent from there
+        self.passed: dict[tuple[int, int], bytes] = {}  # a host's end -> the pass of its client
         self.opened: dict[int, int] = {}  # connection -> highest stream number seen there
         self.payloads = 0
         self.a_client(None)
@@ -111,7 +116,7 @@ class Relay(RuleBasedStateMachine):
         living = [c for c, r in self.role.items() if role is None or r == role]
         return living[number % len(living)] if living else None
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ rules
 
     @rule(token=st.sampled_from(TOKENS))
     def connect(self, token: Token | None) -> None:
@@ -406,7 +411,7 @@ class Relay(RuleBasedStateMachine):
         assert all(n <= QUOTAS.tenant_streams for n in streams.values())
 
     @invariant()
-    def both_agree_on_who_is_there(self) -> None:
+    def registry_and_model_have_the_same_connections(self) -> None:
         assert set(self.registry.connections) == set(self.role)
         assert sum(len(c.streams) for c in self.registry.connections.values()) == len(self.ends)
 
@@ -419,14 +424,20 @@ class Relay(RuleBasedStateMachine):
             and not self.registry.opening
             and not self.registry.tenants
         )
-        for route in self.registry.book.routes.values():
+        for route in self.registry.route_table.routes.values():
             assert route.connection is None and not route.watchers
         for tenant in ("a", "b"):
             assert (
-                len([r for r in self.registry.book.routes.values() if r.known.tenant == tenant])
+                len(
+                    [
+                        r
+                        for r in self.registry.route_table.routes.values()
+                        if r.known.tenant == tenant
+                    ]
+                )
                 <= QUOTAS.tenant_known
             )
 
 
 TestRelay = Relay.TestCase
-TestRelay.settings = settings(max_examples=150, stateful_step_count=80, deadline=None)
+TestRelay.settings = settings(max_examples=examples(150), stateful_step_count=80, deadline=None)

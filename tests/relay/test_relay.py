@@ -1,4 +1,4 @@
-"""A relay that runs, and scripted hosts and clients that talk to it over real sockets."""
+"""A running relay, and scripted hosts and clients that talk to it over real sockets."""
 
 from __future__ import annotations
 
@@ -17,17 +17,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from holdfast.model import limits, signing
-from holdfast.relay import office
-from holdfast.testing.relays import (
-    WAIT_S,
-    Closed,
-    RelayProcess,
-    WebSocketCarrier,
-    client,
-    dial,
-    host,
-)
+from holdfast.relay import admin
 from holdfast.wire import outer
+from tests.support.relays import WAIT_S, Closed, RelayProcess, WebSocketCarrier, client, dial, host
 
 Start = Callable[..., RelayProcess]
 WINDOW = limits.STREAM_WINDOW_BYTES
@@ -62,7 +54,7 @@ def test_every_door_carries_the_same_frames(start: Start, hosts: str, clients: s
             ]
             await c.send(outer.Close(here, outer.DONE, "bye"))
             assert await h.next() == outer.Close(there, outer.DONE, "bye")
-            await c.nothing()
+            await c.no_more_frames()
 
     script(body)
 
@@ -138,7 +130,7 @@ def test_a_megabyte_with_credit_arrives_whole(start: Start) -> None:
     script(body)
 
 
-# ------------------------------------------------------------ who may
+# ------------------------------------------------------------ admission
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -163,7 +155,7 @@ def test_one_authentication_for_every_door(start: Start, door: str) -> None:
     async def tried(**how: Any) -> bool:
         try:
             async with host(relay.urls[door], **how) as end:
-                await end.nothing()
+                await end.no_more_frames()
                 return True
         except InvalidStatus as e:
             assert e.response.status_code in (401, 403)
@@ -183,7 +175,7 @@ def test_one_authentication_for_every_door(start: Start, door: str) -> None:
 
 
 def _id(token: str) -> str:
-    return office.digest(token).hex()[:12]
+    return admin.digest(token).hex()[:12]
 
 
 def test_a_host_without_token_or_known_key_is_refused(start: Start) -> None:
@@ -210,7 +202,7 @@ def test_a_registration_for_another_relay_is_refused(start: Start) -> None:
         async with host(relay.url, token) as h:
             await h.send(
                 h.registration(name="relay.example")
-            )  # one of its names, but not the one it was called by
+            )  # one of its names, but not the called name
             assert (await h.ended()).frame == outer.Close(
                 0,
                 outer.UNAUTHORIZED,
@@ -234,7 +226,7 @@ def test_wrong_pass_and_unknown_route(start: Start) -> None:
             assert [f.code for f in [await c.expect(outer.Close), await c.expect(outer.Close)]] == [
                 outer.REFUSED
             ] * 2
-            await h.nothing()
+            await h.no_more_frames()
 
     script(body)
 
@@ -358,7 +350,7 @@ def test_watchers_hear_of_coming_and_going_also_over_a_restart(start: Start) -> 
         async with (
             client(relay.url) as c,
             host(relay.url) as h,
-        ):  # by its key; nobody was there when the relay began
+        ):  # by its key; no peer was there when the relay began
             h.secret, h.passes = secret, [pass_]
             await c.send(outer.Watch(route, pass_), outer.Open(1, route, pass_))
             assert not (await c.expect(outer.Presence)).online
@@ -391,12 +383,12 @@ def test_a_restart_is_told_to_both_sides_and_everything_comes_again(start: Start
 
 
 def test_a_stopped_peer_is_noticed_though_its_socket_lives(start: Start, tmp_path: Path) -> None:
-    """Half-open: the kernel still acknowledges, nobody answers."""
+    """Half-open: the kernel still acknowledges, the peer does not answer."""
     relay = start(RELAY_PING_S=1)
     peer = tmp_path / "peer.py"
     peer.write_text("""
 import asyncio, sys
-from holdfast.testing.relays import host
+from tests.support.relays import host
 async def main():
     async with host(sys.argv[1], sys.stdin.readline().strip()) as h:
         h.secret, h.passes = b"s" * 32, [b"p" * 32]
@@ -412,6 +404,7 @@ asyncio.run(main())
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         )
         try:
             assert process.stdin is not None and process.stdout is not None
@@ -479,7 +472,7 @@ def test_garbage_ends_the_connection_that_sent_it(start: Start, door: str, garba
             await c.raw(garbage)
             ended = await c.ended()
             assert ended.frame is not None and ended.frame.code == outer.PROTOCOL
-            await other.nothing()
+            await other.no_more_frames()
 
     script(body)
 
@@ -518,7 +511,7 @@ def test_oversized_fragmented_and_text_messages(start: Start) -> None:
 
             await pieces.carrier.ws.send(endless())
             assert (await pieces.ended()).code == 1009
-            await h.nothing()
+            await h.no_more_frames()
 
     script(body)
 
@@ -552,13 +545,13 @@ def test_pings_and_fragments_below_the_frames_are_bounded(start: Start) -> None:
     with (
         opened(token) as sock,
         pytest.raises(OSError),
-    ):  # pings whose answers nobody reads: not for ever
+    ):  # pings whose answers the peer does not read: not for ever
         while True:
             sock.sendall((b"\x89\xfd\0\0\0\0" + b"p" * 125) * 500)
     with opened(token) as sock:
         sock.sendall(
             b"\x02\x80\0\0\0\0" + b"\x00\x80\0\0\0\0" * 200
-        )  # a message of nothing, in ever more pieces
+        )  # an empty message, in ever more pieces
         answer = b""
         while piece := sock.recv(65536):
             answer += piece
@@ -567,7 +560,7 @@ def test_pings_and_fragments_below_the_frames_are_bounded(start: Start) -> None:
     assert relay.get("/healthz", f"Host: 127.0.0.1:{relay.port}")[0] == 200
 
 
-def test_a_client_that_reads_nothing_is_evicted_and_delays_nobody(start: Start) -> None:
+def test_a_client_that_does_not_read_is_evicted_and_delays_no_other(start: Start) -> None:
     relay = start(RELAY_QUEUE_BYTES=256 * 1024)
 
     async def body() -> None:
@@ -590,7 +583,7 @@ def test_a_client_that_reads_nothing_is_evicted_and_delays_nobody(start: Start) 
                 for _ in range(4):
                     await h.send(outer.Data(stream, b"x" * 65000))
                 await h.send(outer.Data(there, b"q"))
-                assert await quick.next() == outer.Data(here, b"q")  # and to others it flows
+                assert await quick.next() == outer.Data(here, b"q")  # and other streams flow
                 await h.send(outer.Ping(b"anything"))
                 while not isinstance(frame := await h.next(), outer.Pong):
                     assert isinstance(frame, outer.Close) and frame.code == outer.AWAY
@@ -638,7 +631,7 @@ def test_a_flood_with_a_valid_pass_waits_and_does_not_throw_the_host_out(
             before, now = -1, 0
             while (
                 now != before
-            ):  # until nothing moves: the flood stands, in the kernel's buffers and ours
+            ):  # until no byte moves: the flood stands, in the kernel's buffers and ours
                 before = now
                 await asyncio.sleep(0.3)  # poll
                 now = (
@@ -651,8 +644,8 @@ def test_a_flood_with_a_valid_pass_waits_and_does_not_throw_the_host_out(
             while got < 400:  # all of it arrives, and both are still there
                 got += len((await h.expect(outer.Data)).payload) == 65000
             await pushing
-            await flood.nothing()
-            await h.nothing()
+            await flood.no_more_frames()
+            await h.no_more_frames()
 
     script(body)
     assert "slow" not in relay.logged()
@@ -717,7 +710,7 @@ def test_strangers_are_few_and_do_not_stay(start: Start) -> None:
             with socket.create_connection(("127.0.0.1", relay.port), WAIT_S) as fourth:
                 assert fourth.recv(1) == b""  # turned away without a word
             for sock in idle:
-                assert sock.recv(1) == b""  # said nothing for a second
+                assert sock.recv(1) == b""  # silent for a second
                 sock.close()
             async with client(relay.url) as stranger:  # there is room again
                 ended = await stranger.ended()
@@ -730,8 +723,8 @@ def test_strangers_are_few_and_do_not_stay(start: Start) -> None:
                     assert outer.decode(await silent.receive()) == outer.Close(
                         0, outer.TIMEOUT, "no HELLO"
                     )
-            await known.nothing()
-            await h.nothing()
+            await known.no_more_frames()
+            await h.no_more_frames()
 
     script(body)
 
@@ -879,7 +872,7 @@ def test_a_token_in_a_query_is_refused_and_not_logged(start: Start) -> None:
     assert token not in relay.logged()
 
 
-def test_metrics_tell_how_much_and_never_who(start: Start) -> None:
+def test_metrics_have_amounts_and_no_identities(start: Start) -> None:
     relay = start("--metrics", "127.0.0.1:0")
     where = relay.urls["metrics"][7:]
 

@@ -1,4 +1,4 @@
-"""What a relay keeps: durable, private, and never guessed at."""
+"""The store of a relay: durable, private, and never guessed at."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from holdfast.model import signing
 from holdfast.model.errors import NotFound, Refused, Unavailable, Usage
 from holdfast.model.limits import RELAY_ROUTE_KEPT_S
-from holdfast.relay import control, office
+from holdfast.relay import admin, control
 from holdfast.relay.events import Known
 from holdfast.relay.store import Store
 
@@ -41,7 +41,7 @@ def test_routes_come_back_as_they_were_saved(tmp_path: Path) -> None:
 
 def test_tokens_are_kept_as_hashes(tmp_path: Path) -> None:
     data = str(tmp_path)
-    token, digest = office.make()
+    token, digest = admin.make()
     made = control.ask(
         data, {"act": "token.new", "digest": digest.hex(), "tenant": "acme", "expires": None}
     )
@@ -71,7 +71,9 @@ def test_tokens_are_kept_as_hashes(tmp_path: Path) -> None:
         {},
     ),
 )
-def test_what_is_malformed_changes_nothing(tmp_path: Path, request_: dict[str, str]) -> None:
+def test_a_malformed_change_leaves_the_store_unchanged(
+    tmp_path: Path, request_: dict[str, str]
+) -> None:
     with pytest.raises(Usage):
         control.ask(str(tmp_path), request_)
     store = Store(control.database_of(str(tmp_path)))
@@ -102,7 +104,7 @@ def test_a_file_that_is_no_database_is_put_aside(tmp_path: Path) -> None:
     assert store.put_aside is not None and Path(store.put_aside).read_bytes().startswith(
         b"this is something else"
     )
-    assert store.at_once(office.tokens) == []
+    assert store.at_once(admin.tokens) == []
     store.close()
 
 
@@ -123,7 +125,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     assert (tmp_path / "relay.db").stat().st_mode & 0o077 == 0
 
 
-def test_what_the_disk_does_not_take_is_owed(tmp_path: Path) -> None:
+def test_a_write_that_fails_is_repeated_later(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "relay.db"))
     store._db.execute(
         "CREATE TRIGGER full BEFORE INSERT ON routes BEGIN SELECT raise(ABORT, 'disk full'); END"
@@ -133,14 +135,14 @@ def test_what_the_disk_does_not_take_is_owed(tmp_path: Path) -> None:
     async def body() -> None:
         store.save(known(1))
         while not store.failures:
-            await store.write(lambda db: None)
-        await store.write(lambda db: db.execute("DROP TRIGGER full"))
-        while await store.write(
-            lambda db: db.execute("SELECT count(*) FROM routes").fetchall()
-        ) != [(1,)]:
+            await store.run(lambda db: None)
+        await store.run(lambda db: db.execute("DROP TRIGGER full"))
+        while await store.run(lambda db: db.execute("SELECT count(*) FROM routes").fetchall()) != [
+            (1,)
+        ]:
             pass
         with pytest.raises(Unavailable):
-            await store.write(lambda db: db.execute("nonsense"))
+            await store.run(lambda db: db.execute("nonsense"))
 
     asyncio.run(body())
     store.close()

@@ -1,1 +1,5 @@
-"""The program that routes. It knows outer frames and nothing inside them: by import rule it cannot open a sealed message."""
+"""The program that routes sealed frames between hosts and clients.
+
+It understands outer frames only: the import rules keep away all code that could open a sealed
+message. It imports `core`, `wire`, `transport`, `home` and `model`.
+"""

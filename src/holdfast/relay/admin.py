@@ -1,19 +1,22 @@
-"""What the operator of a relay does with tokens and keys: pure statements on its database.
+"""Operations of the relay's operator on tokens and keys: pure functions on the database.
 
-A token is 32 random bytes in text, shown once when it is made; the database has its SHA-256, which is enough for what nobody can guess. Its id, which is shown
-and logged, is the beginning of that hash. Whoever makes a token does so in their own process and hands over the hash, so not even the relay
-sees it before it is used.
+A token is 32 random bytes in text, shown once when made. The database has its SHA-256, which
+suffices for an unguessable secret. The id that is shown and logged is the beginning of that hash.
+The caller makes a token in its own process and submits the hash, so the relay never sees a token
+before its use.
 
-The same requests come by the relay's own socket while it runs (control.py) and go straight to the database while it does not.
+The same requests come through the relay's socket while it runs (control.py), and go straight to the
+database while it does not.
 """
 
 from __future__ import annotations
 
 import re
 from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from os import urandom
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import apsw
 
@@ -29,8 +32,12 @@ _NAME = re.compile(rf"[A-Za-z0-9._][A-Za-z0-9._-]{{0,{NAME_CHARS - 1}}}")
 _ID_CHARS = 12
 
 
+Request = Mapping[str, object]  # {act, ...} as the caller sent it
+Answer = dict[str, object]
+
+
 class Row(NamedTuple):
-    """A token as it is kept."""
+    """A token as stored."""
 
     id: str
     digest: bytes
@@ -41,7 +48,7 @@ class Row(NamedTuple):
 
 
 def make() -> tuple[str, bytes]:
-    """A new token, and its hash."""
+    """Make a new token and its hash."""
     token = PREFIX + urlsafe_b64encode(urandom(32)).rstrip(b"=").decode()
     return token, digest(token)
 
@@ -51,16 +58,17 @@ def digest(token: str) -> bytes:
 
 
 def tokens(db: apsw.Connection) -> list[Row]:
-    rows: list[Any] = db.execute(
+    rows = db.execute(
         "SELECT id, digest, tenant, created, expires, revoked FROM tokens ORDER BY created, id"
-    ).fetchall()
-    return [Row(*row) for row in rows]
+    )
+    return [Row._make(row) for row in rows]
 
 
-def act(db: apsw.Connection, request: dict[str, Any], now: int) -> Any:
-    """Does what is asked, inside of the caller's transaction; gives what to answer."""
+def act(db: apsw.Connection, request: Request, now: int) -> Answer | list[Answer]:
+    """Carry out a request inside the caller's transaction; return the answer."""
+    acts: dict[str, Callable[[apsw.Connection, Request, int], Answer | list[Answer]]]
     acts = {"token.new": _new, "token.ls": _ls, "token.revoke": _revoke, "admit": _admit}
-    kind = request.get("act")
+    kind = str(request.get("act"))
     if kind not in acts:
         raise Usage(
             "the relay was asked for something it does not know",
@@ -69,7 +77,7 @@ def act(db: apsw.Connection, request: dict[str, Any], now: int) -> Any:
     return acts[kind](db, request, now)
 
 
-def _tenant(db: apsw.Connection, name: Any, now: int) -> str:
+def _tenant(db: apsw.Connection, name: object, now: int) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise Usage(
             "a tenant's name has letters, digits, `.`, `_`, `-`", f"at most {NAME_CHARS} of them"
@@ -78,7 +86,7 @@ def _tenant(db: apsw.Connection, name: Any, now: int) -> str:
     return name
 
 
-def _new(db: apsw.Connection, request: dict[str, Any], now: int) -> dict[str, Any]:
+def _new(db: apsw.Connection, request: Request, now: int) -> Answer:
     hash, expires = bytes.fromhex(str(request.get("digest", ""))), request.get("expires")
     if len(hash) != 32 or not (expires is None or type(expires) is int):
         raise Usage("not a token's hash, or no time")
@@ -96,11 +104,11 @@ def _new(db: apsw.Connection, request: dict[str, Any], now: int) -> dict[str, An
     return shown(row, now)
 
 
-def _ls(db: apsw.Connection, request: dict[str, Any], now: int) -> list[dict[str, Any]]:
+def _ls(db: apsw.Connection, request: Request, now: int) -> list[Answer]:
     return [shown(row, now) for row in tokens(db)]
 
 
-def _revoke(db: apsw.Connection, request: dict[str, Any], now: int) -> dict[str, Any]:
+def _revoke(db: apsw.Connection, request: Request, now: int) -> Answer:
     wanted = str(request.get("id", ""))
     found = [row for row in tokens(db) if wanted and row.id.startswith(wanted)]
     if len(found) != 1:
@@ -113,25 +121,28 @@ def _revoke(db: apsw.Connection, request: dict[str, Any], now: int) -> dict[str,
     return shown(row, now)
 
 
-def _admit(db: apsw.Connection, request: dict[str, Any], now: int) -> dict[str, Any]:
+def _admit(db: apsw.Connection, request: Request, now: int) -> Answer:
     try:
         key = signing.read(str(request.get("key", "")))
     except ValueError as e:
         raise Usage(f"not a route key: {e}", "the host shows it: ed25519:...") from e
     tenant = _tenant(db, request.get("tenant"), now)
     db.execute(
-        "INSERT INTO routes VALUES (?,?,NULL,0,x'',?) ON CONFLICT(key) DO UPDATE SET token = NULL, tenant = excluded.tenant",
+        "INSERT INTO routes VALUES (?,?,NULL,0,x'',?)"
+        " ON CONFLICT(key) DO UPDATE SET token = NULL, tenant = excluded.tenant",
         (key, tenant, now),
     )
     return {"key": signing.show(key), "tenant": tenant, "admitted": now}
 
 
-def enrolled(answer: dict[str, Any]) -> Known:
-    """What `admit` did, for a registry."""
-    return Known(signing.read(answer["key"]), answer["tenant"], None, 0, (), answer["admitted"])
+def enrolled(answer: Answer) -> Known:
+    """Return the result of `admit` as the registry needs it."""
+    key, tenant, admitted = answer["key"], answer["tenant"], answer["admitted"]
+    assert isinstance(admitted, int)
+    return Known(signing.read(str(key)), str(tenant), None, 0, (), admitted)
 
 
-def shown(row: Row, now: int) -> dict[str, Any]:
+def shown(row: Row, now: int) -> Answer:
     state = (
         "revoked"
         if row.revoked is not None

@@ -1,12 +1,17 @@
-"""The one place that says who may speak to this relay at all, for every door.
+"""The single place that decides which peers may speak to this relay, for every transport.
 
-It knows headers, not transports. Checked, in this order: the name the relay was called by (an exact list: a page that had its own name point at this address
-cannot reach it), the page it was called from (a browser says; exact list, none by default; one that does not say is known by its other headers and refused), and
-the bearer token, if there is one. There are no cookies and nothing in a URL counts. An address admits nobody.
+It knows headers, not transports. Checked in this order:
+- the name by which the relay was called, against an exact list, so that a web page whose own name
+  points at this address cannot reach the relay;
+- the web page that made the request, as the browser states it, against an exact list (empty by
+  default); a browser that does not say so is recognised by other headers and refused;
+- the bearer token, if there is one.
+Cookies and URLs carry no credentials here, and an address admits no peer.
 
-No token is not a refusal: clients come with a pass, hosts that are known with their key. Both are frames, so the registry sees to them; until then
-it is a stranger's connection. A token that is wrong or revoked is refused at once. One that has expired is let through as what it is, because what was
-enrolled with it stays enrolled.
+A missing token is not a refusal: clients come with a pass and known hosts with their key. Pass and
+key are frames, so the registry checks both; until then the connection counts as a stranger's. A
+wrong or revoked token is refused at once. An expired token is passed on as expired, because routes
+enrolled with it stay enrolled.
 """
 
 from __future__ import annotations
@@ -14,29 +19,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from holdfast.relay.admin import TOKEN_CHARS, Row, digest
 from holdfast.relay.events import Token
-from holdfast.relay.office import TOKEN_CHARS, Row, digest
 
 BEARER: Final = "bearer "
 
 
 class Approach(NamedTuple):
-    """How somebody comes. `hosts` is None where the transport does not tell (gRPC, which no page can speak)."""
+    """A connection attempt. `hosts` is None if the transport does not tell (gRPC)."""
 
     hosts: tuple[str, ...] | None
     origins: tuple[str, ...]
     authorizations: tuple[str, ...]
-    at: tuple[str, ...] = ()  # the address and port that were reached, as they would be in a URL
-    browser: bool = False  # whether it has headers that browsers alone send
+    at: tuple[str, ...] = ()  # the address and port reached, as in a URL
+    browser: bool = False  # it has headers that only browsers send
 
 
 class Admission(NamedTuple):
-    names: tuple[str, ...]  # by which the relay may have been dialled
+    names: tuple[str, ...]  # the names by which the peer may have dialled the relay
     token: Token | None
 
 
 def by_browser(names: Iterable[str]) -> bool:
-    """Whether somebody who sends these headers is a browser. Pages cannot take them away; others have no reason to send them."""
+    """Tell whether these headers come from a browser: pages cannot remove them."""
     return any(name.lower() == "cookie" or name.lower().startswith("sec-fetch-") for name in names)
 
 
@@ -56,7 +61,7 @@ class Doorkeeper:
         self.tokens = {row.digest: row for row in tokens}
 
     def admit(self, approach: Approach, now: float) -> Admission:
-        """Who this is, or TurnedAway."""
+        """Return what the peer is admitted as. Raises TurnedAway if refused."""
         names = self.called(approach)
         if not set(approach.origins) <= self.origins or len(approach.origins) > 1:
             raise TurnedAway(403, "this origin is not allowed here")
@@ -77,7 +82,7 @@ class Doorkeeper:
         )
 
     def called(self, approach: Approach) -> tuple[str, ...]:
-        """The name it was called by; all of them where that cannot be known."""
+        """Return the name by which the relay was called, or all names if unknown."""
         if approach.hosts is None:
             return (*self.names, *approach.at)
         if len(approach.hosts) != 1 or approach.hosts[0].lower() not in (*self.names, *approach.at):

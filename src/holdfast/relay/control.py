@@ -1,10 +1,13 @@
-"""The relay's own socket: how `holdfast relay token` speaks to a relay that runs, since only one process has the database open.
+"""The relay's own socket, by which `holdfast relay token` reaches a running relay.
 
-One JSON line, one answer. The socket lies in the relay's directory, which nobody else may enter, and the kernel says who calls: this user or root. What
-is changed bites at once: a revoked token's connections are gone when the answer comes.
+Only one process has the database open, so changes go through the relay. A request and the answer
+are a JSON line each. The socket lies in the relay's private directory, and the kernel's credentials
+must name this user or root. Changes take effect at once: when the answer arrives, the connections
+of a revoked token are closed.
 
-Root asks the relay of another account as that account: what lies in its directory is that account's doing, and a link there must not lead root anywhere. So root
-needs a relay that runs; it does not open its database.
+Root asks the relay of another account as that account, because files in that directory belong to
+the account, and a link there must not lead root elsewhere. Root therefore needs a running relay and
+does not open its database.
 """
 
 from __future__ import annotations
@@ -16,16 +19,19 @@ import socket
 import stat
 import time
 from contextlib import closing, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, Unavailable, from_wire
 from holdfast.model.limits import RELAY_CONTROL_BYTES, REPLY_WAIT_S
-from holdfast.relay import events, office
+from holdfast.relay import admin, events
 from holdfast.relay.hub import Hub
 from holdfast.relay.store import Store
 from holdfast.transport import unix
 
-STATUS_S = 3.0  # for a relay to say that it is there
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
+
+STATUS_S = 3.0  # for a relay to answer
 
 
 def socket_of(data: str) -> str:
@@ -40,7 +46,7 @@ def database_of(data: str) -> str:
 
 
 class Control:
-    def __init__(self, hub: Hub, path: str, facts: dict[str, Any]) -> None:
+    def __init__(self, hub: Hub, path: str, facts: admin.Answer) -> None:
         self._hub, self._path, self._facts = hub, path, facts
         self._server: asyncio.Server | None = None
 
@@ -56,7 +62,7 @@ class Control:
             os.unlink(self._path)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answer: Any
+        answer: dict[str, object]
         try:
             _, uid = unix.peer(writer.get_extra_info("socket"))
             if uid not in (os.geteuid(), 0):
@@ -72,26 +78,26 @@ class Control:
             await writer.drain()
         writer.close()
 
-    async def _act(self, request: dict[str, Any]) -> Any:
+    async def _act(self, request: admin.Request) -> object:
         if request["act"] == "status":
             return self._facts
         now, hub = int(time.time()), self._hub
-        answer, tokens = await hub.store.write(
-            lambda db: (office.act(db, request, now), office.tokens(db))
+        answer, tokens = await hub.store.run(
+            lambda db: (admin.act(db, request, now), admin.tokens(db))
         )
         hub.doorkeeper.learn(tokens)
-        if request["act"] == "token.revoke":
-            hub.operator(events.Revoked(answer["id"]))
-        elif request["act"] == "admit":
-            hub.operator(events.Enrolled(office.enrolled(answer)))
+        if isinstance(answer, dict) and request["act"] == "token.revoke":
+            hub.operator(events.Revoked(str(answer["id"])))
+        elif isinstance(answer, dict) and request["act"] == "admit":
+            hub.operator(events.Enrolled(admin.enrolled(answer)))
         return answer
 
 
-# ------------------------------------------------------------ the other side
+# ------------------------------------------------------------ the caller's side
 
 
-def ask(data: str, request: dict[str, Any]) -> Any:
-    """Of the relay that runs there; of its database if none does."""
+def ask(data: str, request: admin.Request) -> Any:
+    """Ask the relay that runs there, or its database if none runs."""
     if (owner := acted_for(data)) is not None:
         return _as(owner, data, request)
     try:
@@ -105,7 +111,7 @@ def ask(data: str, request: dict[str, Any]) -> Any:
 
 
 def acted_for(data: str) -> tuple[int, int] | None:
-    """The account (user, group) whose relay root asks; None if it is one's own."""
+    """Return the account (user, group) whose relay root asks, or None for our own."""
     try:
         found = os.stat(data)
     except OSError:
@@ -120,12 +126,15 @@ def acted_for(data: str) -> tuple[int, int] | None:
     )
 
 
-def _as(owner: tuple[int, int], data: str, request: dict[str, Any]) -> Any:
-    """In a process of that account, which enters the directory before it is one: nobody else may pass on the way there."""
+def _as(owner: tuple[int, int], data: str, request: admin.Request) -> object:
+    """Ask in a child process of that account.
+
+    The child enters the directory before dropping root, because only root may pass the path.
+    """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        answer: dict[str, Any] = {
+        answer: dict[str, object] = {
             "error": Unavailable("the relay cannot be asked", "try again").to_wire()
         }
         try:
@@ -161,18 +170,18 @@ def _as(owner: tuple[int, int], data: str, request: dict[str, Any]) -> Any:
     return value["ok"]
 
 
-def status(data: str) -> dict[str, Any] | None:
-    """What the relay that runs there says of itself: {pid, release, urls, by}; None if none does."""
+def status(data: str) -> Json | None:
+    """Return {pid, release, urls, by} of the relay that runs there, or None."""
     try:
         sock = unix.connect(socket_of(data), blocking=False)
     except OSError:
         return None
     with closing(sock):
-        said: dict[str, Any] = _over(sock, {"act": "status"}, STATUS_S)
+        said: Json = _over(sock, {"act": "status"}, STATUS_S)
     return said
 
 
-def _over(sock: socket.socket, request: dict[str, Any], wait_s: float = REPLY_WAIT_S) -> Any:
+def _over(sock: socket.socket, request: admin.Request, wait_s: float = REPLY_WAIT_S) -> Any:
     sock.settimeout(wait_s)
     try:
         sock.sendall(json.dumps(request).encode() + b"\n")
@@ -185,10 +194,10 @@ def _over(sock: socket.socket, request: dict[str, Any], wait_s: float = REPLY_WA
     return answer["ok"]
 
 
-def _directly(data: str, request: dict[str, Any]) -> Any:
+def _directly(data: str, request: admin.Request) -> object:
     store = Store(database_of(data))
     try:
         now = int(time.time())
-        return store.at_once(lambda db: office.act(db, request, now))
+        return store.at_once(lambda db: admin.act(db, request, now))
     finally:
         store.close()

@@ -1,6 +1,7 @@
-"""What happens to a relay, and what it answers: the two vocabularies of registry.py.
+"""Events that a relay handles and the effects that it answers: the vocabulary of registry.py.
 
-Doors (WebSocket, gRPC) turn what they see into events; the hub carries out the effects. Neither decides anything.
+WebSocket and gRPC servers produce the events, and the hub carries out the effects. Neither makes
+a decision.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from holdfast.wire import outer
 
 
 class Token(NamedTuple):
-    """What a bearer token stands for. One that has expired admits nothing new, but what was enrolled with it stays enrolled."""
+    """The meaning of a bearer token. An expired one enrols no new route; old ones stay."""
 
     id: str
     tenant: str
@@ -19,11 +20,11 @@ class Token(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A route as it is remembered while its host is away and over a restart of the relay."""
+    """A route as remembered while its host is away and across a restart of the relay."""
 
     key: bytes
     tenant: str
-    token: str | None  # by which it was enrolled; None: admitted beforehand
+    token: str | None  # that enrolled the route; None: admitted by key
     generation: int
     passes: tuple[bytes, ...]
     seen: int  # Unix seconds
@@ -34,7 +35,7 @@ class Known(NamedTuple):
 
 class Connected(NamedTuple):
     connection: int
-    names: tuple[str, ...]  # this relay as the other side may have dialled it
+    names: tuple[str, ...]  # this relay as the peer may have dialled it
     nonce: bytes
     token: Token | None = None
 
@@ -46,14 +47,14 @@ class Received(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """A sign of life below the frames (a WebSocket's own ping): it counts, and it costs."""
+    """A sign of life below the frames (a WebSocket ping); its bytes are charged."""
 
     connection: int
     size: int
 
 
 class Broken(NamedTuple):
-    """Bytes that are no frame, or a door's own reason to end a connection."""
+    """Bytes that are not a frame, or a transport's own reason to end a connection."""
 
     connection: int
     code: int
@@ -69,7 +70,7 @@ class Tick(NamedTuple):
 
 
 class Enrolled(NamedTuple):
-    """A route key is admitted beforehand."""
+    """The relay's operator admitted a route key."""
 
     known: Known
 
@@ -94,7 +95,7 @@ class Send(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """Says why and ends the connection; the registry has forgotten it already."""
+    """Tell the peer why and close; the registry has forgotten the connection already."""
 
     connection: int
     code: int
@@ -102,14 +103,14 @@ class Drop(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Nothing is read from it for so long."""
+    """Stop reading from a connection for this long."""
 
     connection: int
     seconds: float
 
 
 class Admitted(NamedTuple):
-    """It has shown a token, a key or a pass: it no longer counts as a stranger."""
+    """The connection has shown a token, key or pass and no longer counts as a stranger."""
 
     connection: int
 

@@ -1,9 +1,10 @@
-"""The gRPC door: the same frames, the same doorkeeper, the same registry, for who would rather speak gRPC. Needs the extra [grpc].
+"""The gRPC server of a relay: the same frames, admission and registry as by WebSocket.
 
-A message of the stream is exactly one frame; the library's own (de)serializers are not used, so bytes are checked by wire/outer.py and nowhere else. What
-differs from the WebSocket door: gRPC does not tell by which name the relay was called, so a registration may be signed for any name it has; and a page in a
-browser cannot speak it (one that tried would say its Origin, and is refused). Flow control is by credit here as well: the library's own has let
-memory grow without bound before.
+Needs the extra [grpc]. A message of the stream is exactly one frame; the library's (de)serializers
+are not used, so wire/outer.py alone checks the bytes. Two differences from the WebSocket server:
+gRPC does not tell by which name the relay was called, so a registration may be signed for any of
+its names; and a web page cannot speak gRPC (an attempt would carry an Origin and is refused). Flow
+control is by credit here too, because the library's own has let memory grow without bound.
 
 Authentication is the same: metadata `authorization: Bearer TOKEN`.
 """
@@ -15,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any
 from urllib.parse import unquote
 
 import grpc
@@ -33,10 +33,8 @@ OPTIONS = (
     ("grpc.max_metadata_size", 16 * limits.KiB),
     ("grpc.max_concurrent_streams", 64),
     ("grpc.so_reuseport", 0),
-    (
-        "grpc.compression_enabled_algorithms_bitset",
-        1,
-    ),  # none: what is sealed does not compress, and what is small would not stay so
+    # No compression: sealed bytes do not compress, and a small gzip could expand without bound.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.server_handshake_timeout_ms", int(limits.RELAY_HELLO_S * 1000)),
     ("grpc.max_connection_idle_ms", int(limits.RELAY_ADMIT_S * 1000)),  # without a call
 )
@@ -44,7 +42,7 @@ Pair = tuple[bytes, bytes]  # certificate chain and key, as PEM
 
 
 class Call:
-    """One call. A Carrier of the hub."""
+    """A call, as a Carrier of the hub."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -106,7 +104,7 @@ class Call:
             hub.flush()
             await self._resumed.wait()
 
-    async def write(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async def write(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         while True:
             while self._out:
                 data = self._out.popleft()
@@ -125,7 +123,7 @@ class Call:
 class GrpcDoor:
     def __init__(self, hub: Hub, certificate: Callable[[], Pair] | None) -> None:
         self._hub, self._certificate = hub, certificate
-        self.reached: tuple[str, ...] = ()  # its address, as it would be in a URL
+        self.reached: tuple[str, ...] = ()  # our address, as in a URL
         self._server = grpc.aio.server(
             options=OPTIONS, maximum_concurrent_rpcs=limits.RELAY_CONNECTIONS_MAX
         )
@@ -139,7 +137,7 @@ class GrpcDoor:
         self._shown: Pair | None = None
 
     async def start(self, address: str) -> int:
-        """Listens; gives the port. 0 if it cannot."""
+        """Listen and return the port, or 0 on failure."""
         try:
             if self._certificate is None:
                 port = self._server.add_insecure_port(address)
@@ -148,13 +146,13 @@ class GrpcDoor:
                     address,
                     grpc.dynamic_ssl_server_credentials(self._configuration(), self._configuration),
                 )
-        except RuntimeError:  # grpc says no more than that it did not work
+        except RuntimeError:  # grpc gives no reason
             return 0
         await self._server.start()
         return int(port)
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration | None:
-        """Asked for each handshake: the certificate if it is another one than the last time. None: go on with that."""
+        """Return a changed certificate for a handshake, or None to keep the last certificate."""
         assert self._certificate is not None
         pair = self._certificate()
         if pair == self._shown:
@@ -166,7 +164,7 @@ class GrpcDoor:
         await self._server.stop(CLOSE_WAIT_S)
 
     async def _connect(
-        self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
+        self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> None:
         visit = self._hub.knock(_address(context.peer()))
         if visit is None:
@@ -180,7 +178,7 @@ class GrpcDoor:
     async def _welcome(
         self,
         messages: AsyncIterator[bytes],
-        context: grpc.aio.ServicerContext[Any, Any],
+        context: grpc.aio.ServicerContext[bytes, bytes],
         visit: Visit,
     ) -> None:
         given = [
@@ -198,9 +196,8 @@ class GrpcDoor:
             admission = self._hub.doorkeeper.admit(approach, time.time())
         except TurnedAway as refused:
             self._hub.counts["turned_away"] += 1
-            with suppress(
-                StopAsyncIteration, TimeoutError
-            ):  # its HELLO is on the way; refused while it writes, it would hear of an "internal error"
+            # Read its HELLO first: a refusal during its write would look like an internal error.
+            with suppress(StopAsyncIteration, TimeoutError):
                 await asyncio.wait_for(anext(messages), CLOSE_WAIT_S)
             await context.abort(
                 STATUS.get(refused.status, grpc.StatusCode.FAILED_PRECONDITION), refused.reason
@@ -213,7 +210,7 @@ class GrpcDoor:
         writing = asyncio.create_task(call.write(context))
         try:
             await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
-            if call.finished:  # we ended it: the other side is still to hear why
+            if call.finished:  # we ended it: the peer must still learn why
                 await asyncio.wait((writing,), timeout=CLOSE_WAIT_S)
         finally:
             self._hub.gone(call.number)
@@ -224,6 +221,6 @@ class GrpcDoor:
 
 
 def _address(peer: str) -> str:
-    """`ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`."""
+    """Return the address in `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
     kind, _, rest = unquote(peer).partition(":")
     return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else peer

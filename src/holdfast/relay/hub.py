@@ -1,14 +1,19 @@
-"""Between the doors and the registry: one event in, its effects carried out, and time.
+"""The hub between transports and registry: handles events, carries out effects, and keeps time.
 
-A door gives a connection a Carrier; from then on both talk to the hub. Effects of one turn of the loop are gathered and written together (`flush`), because a
-write is a system call. Nothing here decides who may do what; it measures what only a running program has: how much waits for a socket, since when.
+A transport gives each connection a Carrier and then talks to the hub. Effects of one turn of the
+loop are gathered and written together (`flush`), because a write is a system call. The hub makes no
+decision about rights; the hub measures the length and age of queues, which only a running program
+knows.
 
-- A queue beyond RELAY_QUEUE_BYTES, or a socket that took nothing for RELAY_SLOW_READER_S: that connection goes (SLOW).
-- While a host's queue is beyond RELAY_PRESSURE_BYTES, clients that send to it are not read: somebody with a pass cannot have a host thrown out by flooding it. The other
-  way round nobody is held: a host must not wait for its slowest client, which credit bounds and time ends.
-- All queues together beyond RELAY_QUEUES_BYTES: the longest goes.
-- Strangers are counted from the first byte, before TLS, in all and by address (an address is counted, never trusted).
-- The clock ticks only while somebody is connected.
+- A queue beyond RELAY_QUEUE_BYTES, or a socket that accepts no byte for RELAY_SLOW_READER_S, ends
+  that connection (SLOW).
+- While a host's queue is beyond RELAY_PRESSURE_BYTES, clients that send to the host are not read. A
+  client with a pass thus cannot get a host dropped by flooding it. In the other direction no host
+  is held back by its slowest client: credit bounds the queue and a time limit ends the connection.
+- When all queues together exceed RELAY_QUEUES_BYTES, the longest queue is dropped.
+- Strangers are counted from the first byte, before TLS, in total and per address. An address is
+  counted, never trusted.
+- The clock ticks only while a peer is connected.
 """
 
 from __future__ import annotations
@@ -30,36 +35,36 @@ from holdfast.relay.store import Store
 from holdfast.wire import outer
 
 TICK_S = 1.0
-BACKLOG_BYTES = limits.MiB  # queues shorter than this are not added up
+BACKLOG_BYTES = limits.MiB  # shorter queues are not added up
 log = logging.getLogger("holdfast.relay")
 
 
 class Carrier(Protocol):
-    """One connection, as a door has it."""
+    """A connection, as its transport provides it."""
 
     def send(self, data: bytes) -> None:
-        """Queues one frame; written by `flush`."""
+        """Queue a frame; `flush` writes it."""
 
     def flush(self) -> None: ...
 
     def finish(self, code: int) -> None:
-        """Nothing more is sent after what is queued, and nothing more is read; soon it is closed."""
+        """Send queued frames, read nothing more, and close soon."""
 
     def pause(self, seconds: float) -> None:
-        """Nothing is read for so long."""
+        """Stop reading for this long."""
 
     def hold(self, held: bool) -> None:
-        """Nothing is read while it is held."""
+        """Stop reading while held."""
 
     def queued(self) -> int:
-        """Bytes that wait for the socket."""
+        """Return the bytes that wait for the socket."""
 
     def taken(self) -> int:
-        """Bytes that the socket took, ever."""
+        """Return the total of bytes that the socket accepted."""
 
 
 class Visit:
-    """A stranger, from the first byte until it is known or has gone."""
+    """A stranger's connection, from the first byte until it is admitted or closed."""
 
     __slots__ = ("_hub", "address")
 
@@ -92,7 +97,7 @@ class Hub:
         self.registry, self.doorkeeper, self.store = registry, doorkeeper, store
         self.lines: dict[int, _Line] = {}
         self.strangers: Counter[str] = Counter()
-        self.sockets: set[object] = set()  # that are not closed yet, finished ones included
+        self.sockets: set[object] = set()  # not closed yet, finished ones included
         self.counts = {"turned_away": 0, "slow": 0, "frame_faults": 0}
         self._number = 0
         self._dirty: dict[int, Carrier] = {}
@@ -106,8 +111,8 @@ class Hub:
     # ------------------------------------------------------------ strangers
 
     def knock(self, address: str) -> Visit | None:
-        """One more from there, if there is room."""
-        address = place(address)
+        """Admit another stranger from this address if there is room."""
+        address = counted_address(address)
         if (
             len(self.lines) >= limits.RELAY_CONNECTIONS_MAX
             or self.strangers.total() >= limits.RELAY_STRANGERS_MAX
@@ -117,10 +122,10 @@ class Hub:
             return None
         return Visit(self, address)
 
-    # ------------------------------------------------------------ what doors say
+    # ------------------------------------------------------------ calls of transports
 
     def connected(self, carrier: Carrier, admission: Admission, visit: Visit) -> int:
-        """A connection that has knocked and was admitted by the doorkeeper; gives its number."""
+        """Register an admitted connection and return the connection's number."""
         self._number += 1
         self.lines[self._number] = _Line(carrier, visit)
         self._handle(
@@ -133,7 +138,7 @@ class Hub:
         return self._number
 
     def received(self, number: int, data: bytes) -> None:
-        """One message; the caller flushes when there are no more."""
+        """Handle a message; the caller flushes after the last one."""
         try:
             frame = outer.decode(data)
         except PeerFault as e:
@@ -174,7 +179,7 @@ class Hub:
                     self._handle(events.Broken(number, code, reason))
 
     def pressed(self, number: int) -> None:
-        """A door's word that a connection's queue is long; `relieved` when it is not any more."""
+        """A connection's queue is long; `relieved` tells when it is short again."""
         if number in self.lines:
             self._pressed.setdefault(number, set())
 
@@ -185,11 +190,11 @@ class Hub:
                 line.carrier.hold(False)
 
     def operator(self, event: events.Event) -> None:
-        """Something that the relay's operator did."""
+        """Handle an act of the relay's operator."""
         self._handle(event)
         self.flush()
 
-    # ------------------------------------------------------------ carrying out
+    # ------------------------------------------------------------ effects
 
     def _handle(self, event: events.Event) -> None:
         for effect in self.registry.handle(event, time.monotonic()):
@@ -220,7 +225,7 @@ class Hub:
             case events.Drop(number, code, reason):
                 line = self.lines.get(number)
                 if line is not None:
-                    if line.visit.known():  # strangers are counted; they shall not fill the disk
+                    if line.visit.known():  # strangers must not fill the disk with log lines
                         log.info("connection %d: %s: %s", number, outer.CODES[code], reason)
                     line.carrier.send(outer.encode(outer.Close(0, code, reason)))
                     line.carrier.finish(code)
@@ -271,20 +276,20 @@ class Hub:
             elif now - line.waits_since > limits.RELAY_SLOW_READER_S:
                 self._evict.append((number, outer.SLOW, "this connection takes nothing"))
         for client in {c for held in self._pressed.values() for c in held}:
-            self._handle(events.Heard(client, 0))  # it is we who do not listen
+            self._handle(events.Heard(client, 0))  # it is alive: we do not read it
         self._handle(events.Tick())
         self.flush()
 
     def stop(self) -> None:
-        """Tells everybody that the relay goes and will be back."""
+        """Tell all peers that the relay restarts."""
         if self._ticking is not None:
             self._ticking.cancel()
         self._handle(events.Stopping())
         self.flush()
 
 
-def place(address: str) -> str:
-    """Who counts as one: an IPv4 address, or the /64 of an IPv6 one, which is what a single customer has."""
+def counted_address(address: str) -> str:
+    """Return the unit of counting: an IPv4 address or an IPv6 /64, which a customer has."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

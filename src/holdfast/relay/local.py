@@ -1,10 +1,12 @@
-"""The relay of one installation, as `holdfast up` starts it: on loopback, apart from everything, one for each home.
+"""The relay that `holdfast up` starts for an installation: on loopback, one per home.
 
-    python -m holdfast.relay.own
+    python -m holdfast.relay.local
 
-Which one it is: whoever has the database open (relay/store.py); a second one finds that and leaves. Where it listens: where it did the last time, because invitations and
-those who were paired have that address; else where the configuration says; else at the next free port. `holdfast relay serve` by hand or by a unit in the
-same directory is the same relay, and `up` uses it as it is.
+The process that has the database open is the relay (relay/store.py); a second process finds that
+out and exits. The relay listens where it listened last time, because invitations and paired
+machines have that address; otherwise where the configuration says; otherwise at the next free port.
+A `holdfast relay serve` started by hand or by a unit in the same directory is the same relay, and
+`up` uses it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from holdfast.model.errors import HoldfastError, Usage
 from holdfast.relay import main as relay
 
 PORTS_TRIED = 32
-REMEMBERED = "listen"  # in its directory: where it was to listen, and where it did
+REMEMBERED = "listen"  # file with the configured and the actual address
 REMEMBERED_BYTES = 256
 
 
@@ -29,13 +31,13 @@ def main() -> int:
         homes.prepare(home)
         relay.prepare(home.relay)
         wanted = config.value(home, "relay.listen")
-        first, *others = _places(home, wanted)
+        first, *others = _endpoints(home, wanted)
         return relay.serve(
             relay.Options(
                 first,
                 home.relay,
                 instead=tuple(others),
-                bound=lambda place: _remember(home, wanted, place),
+                bound=lambda endpoint: _remember(home, wanted, endpoint),
                 by="up",
             )
         )
@@ -44,12 +46,12 @@ def main() -> int:
         return e.exit_code
 
 
-def _places(home: Home, wanted: str) -> list[relay.Place]:
+def _endpoints(home: Home, wanted: str) -> list[relay.Endpoint]:
     host, port = address.endpoint(wanted)
     if not address.loopback(host):
         raise Usage(
             f"relay.listen must be a loopback address, not {host}",
-            "for other machines: `holdfast relay serve` with TLS, or `holdfast service install --relay`",
+            "for other machines: `holdfast relay serve` with TLS, or `service install --relay`",
         )
     following = (
         [(host, n) for n in range(port, min(port + PORTS_TRIED, 65536))] if port else [(host, 0)]
@@ -61,12 +63,14 @@ def _places(home: Home, wanted: str) -> list[relay.Place]:
     except Usage:
         last = []
     return list(
-        dict.fromkeys([*(place for place in last if address.loopback(place[0])), *following])
+        dict.fromkeys(
+            [*(endpoint for endpoint in last if address.loopback(endpoint[0])), *following]
+        )
     )
 
 
-def _remember(home: Home, wanted: str, place: relay.Place) -> None:
-    host, port = place
+def _remember(home: Home, wanted: str, endpoint: relay.Endpoint) -> None:
+    host, port = endpoint
     private.write(
         f"{home.relay}/{REMEMBERED}",
         f"{wanted} {f'[{host}]' if ':' in host else host}:{port}\n".encode(),

@@ -1,15 +1,17 @@
-"""The relay's composition root: opens what it needs, says that it listens, stops without leaving anybody in doubt.
+"""The relay's composition root: opens files and sockets, reports the addresses, stops cleanly.
 
     holdfast relay serve
 
-SIGTERM and SIGINT stop it: hosts and clients are told that it restarts, so they come back at once instead of guessing. SIGHUP reads the certificate
-again, for the next handshakes; one that cannot be read leaves the old one in place. Its output goes to stderr: operations only, never a token, pass, payload or route.
+SIGTERM and SIGINT stop the relay: hosts and clients are told of the restart and reconnect at once.
+SIGHUP reads the certificate again for later handshakes; an unreadable file leaves the old
+certificate in place. Output goes to stderr: operations only, never a token, pass, payload or route.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import logging
 import os
@@ -19,14 +21,15 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast import __version__, home
 from holdfast.home import cores
+from holdfast.model import address
 from holdfast.model.errors import Impossible, Unavailable, Usage
 from holdfast.model.limits import RELAY_STOP_S, RELAY_TENANT_BURST_S, RELAY_TENANT_BYTES_S
-from holdfast.relay import control, office
+from holdfast.relay import admin, control
 from holdfast.relay.admission import Doorkeeper
 from holdfast.relay.hub import Hub
 from holdfast.relay.metrics import page
@@ -34,37 +37,44 @@ from holdfast.relay.registry import Registry
 from holdfast.relay.server import Door, listen
 from holdfast.relay.store import Store
 from holdfast.relay.tenants import Quotas
+from holdfast.transport import pinning
 from holdfast.transport.page import at
 
 if TYPE_CHECKING:
     from holdfast.relay.grpcdoor import GrpcDoor
 
 STOP_LOOK_S = 0.02
+ROUTED = ("192.0.2.1", 9)  # of no machine (RFC 5737): asks for the address of the default route
 log = logging.getLogger("holdfast.relay")
-Place = tuple[str, int]  # address and port
+Endpoint = tuple[str, int]  # address and port
 
 
 class Options(NamedTuple):
-    listen: Place
+    listen: Endpoint
     data: str
     names: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     certificate: tuple[str, str] | None = None  # files: chain and key
-    grpc: Place | None = None
-    metrics: Place | None = None
-    rate: int = RELAY_TENANT_BYTES_S  # bytes that one tenant may send in a second
+    grpc: Endpoint | None = None
+    metrics: Endpoint | None = None
+    rate: int = RELAY_TENANT_BYTES_S  # bytes per second of a tenant
     json: bool = False
-    instead: tuple[Place, ...] = ()  # places to listen at if the first one is taken, in this order
-    bound: Callable[[Place], None] = lambda place: None  # is told which it became
-    by: str = "hand"  # who started it: `up` ends only what `up` began
+    instead: tuple[Endpoint, ...] = ()  # tried in order if the first endpoint is taken
+    bound: Callable[[Endpoint], None] = lambda endpoint: (
+        None
+    )  # called with the endpoint that was bound
+    self_signed: bool = False  # without `certificate`: make one, and pin its key in the addresses
+    by: str = "hand"  # the starter: `up` ends only a relay that `up` began
 
 
 class Certificate:
-    """The one that is shown now."""
+    """The certificate in use."""
 
-    def __init__(self, files: tuple[str, str]) -> None:
+    def __init__(self, files: tuple[str, str], pinned: bool = False) -> None:
         self._files = files
         self.context, self.pem = self._read()
+        der = ssl.PEM_cert_to_DER_cert(self.pem[0].decode("ascii")) if pinned else b""
+        self.pin = pinning.of_certificate(der) if pinned else None
 
     def _read(self) -> tuple[ssl.SSLContext, tuple[bytes, bytes]]:
         chain, key = self._files
@@ -97,7 +107,7 @@ def serve(options: Options) -> int:
     )
     prepare(options.data)
     cores.forbid()
-    certificate = Certificate(options.certificate) if options.certificate is not None else None
+    certificate = _certificate(options)
     with contextlib.suppress(ValueError, OSError):
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -105,8 +115,21 @@ def serve(options: Options) -> int:
         return runner.run(_serve(options, certificate))
 
 
+def _certificate(options: Options) -> Certificate | None:
+    if options.certificate is not None:
+        return Certificate(options.certificate)
+    if options.self_signed:
+        from holdfast.relay import self_signed
+
+        return Certificate(self_signed.files(options.data), pinned=True)
+    return None
+
+
 def prepare(data: str) -> None:
-    """The directory of a relay, which is nobody else's. Root may ask the relay of another account (relay/control.py)."""
+    """Create the relay's private directory, or check an existing directory.
+
+    Root may ask the relay of another account (relay/control.py).
+    """
     try:
         os.makedirs(data, mode=0o700, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as e:
@@ -121,7 +144,7 @@ def prepare(data: str) -> None:
 
 
 def _loop() -> type[asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed."""
+    """Return uvloop's loop if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -147,7 +170,7 @@ async def _serve(options: Options, certificate: Certificate | None) -> int:
             store.put_aside,
         )
     now = int(time.time())
-    tokens = store.at_once(office.tokens)
+    tokens = store.at_once(admin.tokens)
     quotas = Quotas(
         tenant_bytes_s=options.rate, tenant_burst=int(options.rate * RELAY_TENANT_BURST_S)
     )
@@ -178,23 +201,28 @@ async def _serve(options: Options, certificate: Certificate | None) -> int:
         if options.grpc is not None:
             grpc, port = await _grpc(hub, options, certificate)
             said.append(("grpc", "grpcs" if secure else "grpc", options.grpc[0], port))
+        pin = certificate.pin if certificate is not None else None
+        names = options.names or (_addresses(options) if pin is not None else ())
         hub.doorkeeper.names = _names(
-            options.names, [port for kind, _, _, port in said if kind != "metrics"]
+            names, [port for kind, _, _, port in said if kind != "metrics"]
         )
+        reached = _all_reached(said, names, pin)
         office_hours = control.Control(
             hub,
             control.socket_of(options.data),
-            {"pid": os.getpid(), "release": __version__, "urls": _urls(said), "by": options.by},
+            {
+                "pid": os.getpid(),
+                "release": __version__,
+                # A public relay is dialled by its name: the wildcard address names no relay.
+                "urls": _urls(said) | ({"websocket": reached[0]} if pin and reached else {}),
+                "by": options.by,
+            },
         )
         await office_hours.start()
         undo.callback(office_hours.stop)
-        _say(said, options.names, options.json)
-        if not any(row.revoked is None for row in tokens):
-            print(
-                "no host can register yet: `holdfast relay token` makes a token",
-                file=sys.stderr,
-                flush=True,
-            )
+        _say(said, reached, options.json)
+        for line in _advice(reached, pin, any(row.revoked is None for row in tokens)):
+            print(line, file=sys.stderr, flush=True)
         _notify("READY=1")
         await stopping.wait()
         _notify("STOPPING=1")
@@ -234,34 +262,34 @@ async def _grpc(
     return door, bound
 
 
-def _listen_first(places: tuple[Place, ...], undo: contextlib.ExitStack) -> socket.socket:
-    for place in places[:-1]:
+def _listen_first(endpoints: tuple[Endpoint, ...], undo: contextlib.ExitStack) -> socket.socket:
+    for endpoint in endpoints[:-1]:
         try:
-            return _listen(place, undo)
+            return _listen(endpoint, undo)
         except Unavailable as e:
             log.info("%s", e.message)
-    return _listen(places[-1], undo)
+    return _listen(endpoints[-1], undo)
 
 
-def _listen(place: Place, undo: contextlib.ExitStack) -> socket.socket:
+def _listen(endpoint: Endpoint, undo: contextlib.ExitStack) -> socket.socket:
     try:
-        sock = listen(*place)
+        sock = listen(*endpoint)
     except OSError as e:
         raise Unavailable(
-            f"cannot listen on {place[0]}:{place[1]}: {e.strerror or e}",
+            f"cannot listen on {endpoint[0]}:{endpoint[1]}: {e.strerror or e}",
             "is it in use, or not an address of this machine?",
         ) from e
     undo.callback(sock.close)
     return sock
 
 
-def _bound(sock: socket.socket) -> Place:
+def _bound(sock: socket.socket) -> Endpoint:
     host, port, *_ = sock.getsockname()
     return host, port
 
 
 def _names(names: tuple[str, ...], ports: list[int]) -> tuple[str, ...]:
-    """A name without a port stands for itself and for our ports."""
+    """Complete the names: one without a port also stands for each of our ports."""
     found = [
         n
         for name in names
@@ -281,16 +309,36 @@ def _urls(said: list[tuple[str, str, str, int]]) -> dict[str, str]:
     }
 
 
-def _say(said: list[tuple[str, str, str, int]], names: tuple[str, ...], as_json: bool) -> None:
-    """Where it listens; and, if it has a certificate of its own, by which addresses its doors are dialled under its names."""
-    urls = _urls(said)
-    reached = [
-        url
+def _all_reached(
+    said: list[tuple[str, str, str, int]], names: tuple[str, ...], pin: bytes | None
+) -> list[str]:
+    """With a certificate: the URLs under the relay's names."""
+    return [
+        url if pin is None else address.pinned(url, pin)
         for name in names
         for _, scheme, _, port in said
-        if scheme in ("wss", "grpcs")
+        if scheme in address.SECURE
         for url in _reached(scheme, name, port)
     ]
+
+
+def _addresses(options: Options) -> tuple[str, ...]:
+    """The address by which other machines probably reach this one, if no name was given."""
+    host = options.listen[0]
+    if not ipaddress.ip_address(host).is_unspecified:
+        return (f"[{host}]" if ":" in host else host,)
+    # Connecting a datagram socket sends nothing; the kernel chooses the address of the route.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        try:
+            sock.connect(ROUTED)
+        except OSError:
+            return ()
+        return (sock.getsockname()[0],)
+
+
+def _say(said: list[tuple[str, str, str, int]], reached: list[str], as_json: bool) -> None:
+    """Print the listening addresses and the URLs for other machines."""
+    urls = _urls(said)
     if as_json:
         print(json.dumps({"listening": urls, "urls": reached}), flush=True)
     else:
@@ -298,6 +346,15 @@ def _say(said: list[tuple[str, str, str, int]], names: tuple[str, ...], as_json:
             print(f"listening on {url}", flush=True)
         if reached:
             print(f"reached as {', '.join(reached)}", flush=True)
+
+
+def _advice(reached: list[str], pin: bytes | None, tokens: bool) -> Iterator[str]:
+    if pin is not None and not reached:
+        yield "give --name with the address by which other machines reach this one"
+    if not tokens:
+        yield "no host can register yet: `holdfast relay token` makes a token"
+    if reached:
+        yield f"on each machine: holdfast host connect '{reached[0]}' --token -"
 
 
 def _reached(scheme: str, name: str, port: int) -> tuple[str, ...]:
@@ -308,7 +365,7 @@ def _reached(scheme: str, name: str, port: int) -> tuple[str, ...]:
 
 
 def _notify(state: str) -> None:
-    """To systemd, if it started us and asked for it."""
+    """Notify systemd if systemd started the relay and asked for notifications."""
     path = os.environ.get("NOTIFY_SOCKET")
     if path:
         with (

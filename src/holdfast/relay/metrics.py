@@ -1,13 +1,14 @@
-"""Numbers for the relay's operator, as Prometheus reads them: how much, never who. On a listener of its own that is bound to loopback (transport/page.py).
+"""Metrics for the relay's operator in Prometheus format, on a loopback listener
+(transport/page.py).
 
-No route, tenant's name, address, token or size of a single message is in it.
+They contain no route, tenant name, address, token or size of a single message.
 """
 
 from __future__ import annotations
 
 import resource
 
-from holdfast.core import exposition
+from holdfast.core import prometheus_text
 from holdfast.relay.hub import Hub, Visit
 from holdfast.transport.page import Page
 from holdfast.wire import outer
@@ -20,7 +21,7 @@ def text(hub: Hub) -> str:
     gauges = {
         "connections": (len(roles), "Connections that are open."),
         "hosts": (
-            sum(r.connection is not None for r in registry.book.routes.values()),
+            sum(r.connection is not None for r in registry.route_table.routes.values()),
             "Hosts that are registered and connected.",
         ),
         "clients": (roles.count(outer.CLIENT), "Clients that are connected."),
@@ -36,7 +37,7 @@ def text(hub: Hub) -> str:
             sum(len(c.watches) for c in registry.connections.values()),
             "Clients' watches for hosts.",
         ),
-        "routes_known": (len(registry.book.routes), "Routes that are remembered."),
+        "routes_known": (len(registry.route_table.routes), "Routes that are remembered."),
         "tenants": (len(registry.tenants), "Tenants that have something open."),
         "queued_bytes": (
             sum(line.carrier.queued() for line in hub.lines.values()),
@@ -65,14 +66,14 @@ def text(hub: Hub) -> str:
         "store_failures": (hub.store.failures, "Writes that the disk did not take."),
         "cpu_seconds": (round(usage.ru_utime + usage.ru_stime, 3), "Processor time of the relay."),
     }
-    return exposition.render(
+    return prometheus_text.render(
         [
             *(
-                exposition.one(f"holdfast_relay_{name}", "gauge", help, value)
+                prometheus_text.one(f"holdfast_relay_{name}", "gauge", help, value)
                 for name, (value, help) in gauges.items()
             ),
             *(
-                exposition.one(f"holdfast_relay_{name}_total", "counter", help, value)
+                prometheus_text.one(f"holdfast_relay_{name}_total", "counter", help, value)
                 for name, (value, help) in counters.items()
             ),
         ]
@@ -80,4 +81,4 @@ def text(hub: Hub) -> str:
 
 
 def page(hub: Hub, visit: Visit) -> Page:
-    return Page(lambda: text(hub), exposition.TYPE, visit.over)
+    return Page(lambda: text(hub), prometheus_text.TYPE, visit.over)

@@ -1,19 +1,27 @@
-"""Who is connected to whom: connections, routes, streams, watches, tenants. Pure: `handle(event, now)` gives effects and touches nothing else.
+"""The state of a relay: connections, routes, streams, watches and tenants.
 
-What it knows of anybody is what outer frames say: a route's key, hashes of passes, numbers of streams, sizes, times. What a DATA frame holds goes from one
-stream to the other end of the same stream, unread, and there is no other way through: a stream joins exactly one client's connection and one host's, made by an
-OPEN whose pass that host's route lists, and every frame is looked up among the streams of the connection it came from.
+Pure: `handle(event, now)` returns effects and touches nothing else. The registry knows only the
+content of outer frames: a route's key, hashes of passes, stream numbers, sizes and times. The
+payload of a DATA frame goes unread to the other end of the same stream, and there is no other path.
+A stream joins exactly one client connection and one host connection, made by an OPEN whose pass the
+host's route lists. Every frame is looked up among the streams of the connection that it came from.
 
-The rules that keep it small:
-- Streams are numbered by the client on its side and by the relay on the host's; never one twice on a connection. So a frame for a number that was
-  closed just now is late and ignored, and a frame for one that never was is a fault.
-- Credit is the far end's: DATA beyond it, or more credit than a window, ends that stream. What waits for a slow socket is therefore bounded by streams times windows.
-- Whoever has shown neither token nor key nor pass is a stranger: a few frames, a few seconds.
-- A wrong pass and an unknown route get the same answer. A valid pass also opens the truth that the host is away: routes are remembered for that.
-- A registration replaces an older one of the same key whose generation is not higher (a host that redials has the same); its streams end.
-- A tenant's token confines its connection to that tenant's routes. Without one, the pass alone says where somebody may go.
-- A token is for enrolling: a route key that once came with one stays admitted when the token expires, and is forgotten when it is revoked.
-- Passes that a host withdraws end the streams and watches that came with them.
+Rules:
+- The client numbers streams on its side, the relay on the host's side; a connection never reuses a
+  number. A frame for a number that was just closed is late and ignored; a frame for an unused
+  number is a fault.
+- Credit comes from the far end: DATA beyond it, or more credit than a window, ends the stream. The
+  queue for a slow socket is therefore bounded by streams times windows.
+- A connection without token, key or pass is a stranger, and may send few frames in few seconds.
+- A wrong pass and an unknown route get the same answer. A valid pass also reveals that the host is
+  away; routes are remembered for that.
+- A registration replaces an older one of the same key whose generation is not higher (a redialling
+  host keeps its generation); the older registration's streams end.
+- A tenant's token confines its connection to that tenant's routes. Without a token, the pass alone
+  decides.
+- A token is for enrolment: a route key that came with a token stays admitted after it expires,
+  and is forgotten when the token is revoked.
+- When a host withdraws passes, the streams and watches opened with them end.
 """
 
 from __future__ import annotations
@@ -21,14 +29,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from holdfast.core import route as routes
+from holdfast.core.sealed import route as routes
 from holdfast.model.limits import OUTER_BYTES
+from holdfast.model.words import words_of
 from holdfast.relay import events
-from holdfast.relay.book import Book, enrolled
 from holdfast.relay.events import Admitted, Drop, Effect, Forget, Known, Pause, Received, Save, Send
+from holdfast.relay.route_table import RouteTable, enrolled
 from holdfast.relay.state import Connection, Route, Stream
 from holdfast.relay.tenants import Quotas, Tenants
 from holdfast.wire import outer
+
+COUNTED = words_of("connections registrations streams frames bytes refusals drops pauses")
 
 
 class Registry:
@@ -43,22 +54,10 @@ class Registry:
         self.epoch = epoch  # Unix time when `now` was 0
         self.software = software
         self.connections: dict[int, Connection] = {}
-        self.book = Book(known)
+        self.route_table = RouteTable(known)
         self.tenants = Tenants(self.quotas)
         self.opening: dict[Stream, None] = {}  # in order of time
-        self.counts = dict.fromkeys(
-            (
-                "connections",
-                "registrations",
-                "streams",
-                "frames",
-                "bytes",
-                "refusals",
-                "drops",
-                "pauses",
-            ),
-            0,
-        )
+        self.counts = dict.fromkeys(COUNTED, 0)
         self._effects: list[Effect] = []
         self._now = 0.0
 
@@ -90,7 +89,7 @@ class Registry:
             self._admit(made)
 
     def _pays(self, connection: Connection, name: str) -> bool:
-        """Counts a connection for a tenant; False if it was dropped instead."""
+        """Count a connection for a tenant. Returns False if it was dropped instead."""
         if connection.payer is not None:
             return True
         tenant = self.tenants.of(name, self._now)
@@ -123,7 +122,7 @@ class Registry:
         self._leave(connection, outer.REPLACED if code == outer.REPLACED else outer.OFFLINE)
 
     def _leave(self, connection: Connection, why: int) -> None:
-        """Forgets a connection and all that hung on it."""
+        """Forget a connection with all streams, watches and the route."""
         del self.connections[connection.id]
         for stream in list(connection.streams.values()):
             if stream.host is connection:
@@ -131,7 +130,7 @@ class Registry:
             else:
                 self._end(stream, to_host=(outer.AWAY, "the client's connection has ended"))
         for id in connection.watches:
-            self.book.routes[id].watchers.pop(connection.id, None)
+            self.route_table.routes[id].watchers.pop(connection.id, None)
         route = connection.route
         if route is not None and route.connection is connection:
             route.connection = None
@@ -153,7 +152,7 @@ class Registry:
             self._counts(connection, event.size)
 
     def _counts(self, connection: Connection, size: int) -> bool:
-        """Somebody said something: it lives, its tenant pays, and a stranger's patience is shorter. False: it was dropped."""
+        """Charge a frame to the tenant and note that the peer lives. False: it was dropped."""
         connection.heard, connection.asked = self._now, False
         self.counts["frames"] += 1
         if connection.payer is not None:
@@ -249,7 +248,7 @@ class Registry:
             self._send(stream.client, outer.Credit(stream.at_client, frame.amount))
 
     def _late(self, connection: Connection, number: int) -> None:
-        """A frame for a stream that was closed meanwhile is late; for one that never was, a fault."""
+        """Ignore a frame for a closed stream; drop the peer for a stream that never existed."""
         if not 0 < number <= connection.highest:
             self._drop(connection, outer.PROTOCOL, "there is no such stream")
 
@@ -282,7 +281,7 @@ class Registry:
                 "the signature does not fit this key, this relay's name and this connection",
             )
         id = routes.route(frame.route_key)
-        route = self.book.get(id)
+        route = self.route_table.get(id)
         by = enrolled(connection.token, route)
         if by is None:
             expired = connection.token is not None and connection.token.expired
@@ -309,7 +308,7 @@ class Registry:
         if route is not None and route.known.tenant != tenant:
             self._forget(route)
         known = Known(frame.route_key, tenant, token, frame.generation, frame.passes, self._unix())
-        route = self.book.put(known)
+        route = self.route_table.put(known)
         self._effects.append(Save(known))
         self.tenants.of(tenant, self._now).routes += 1
         self.counts["registrations"] += 1
@@ -330,7 +329,7 @@ class Registry:
         self._withdrawn(route)
 
     def _withdrawn(self, route: Route) -> None:
-        """What came with a pass that no longer counts ends."""
+        """End streams and watches after a host withdrew the pass."""
         assert route.connection is not None
         for stream in [
             s for s in route.connection.streams.values() if s.digest not in route.passes
@@ -364,8 +363,8 @@ class Registry:
     # ------------------------------------------------------------ clients
 
     def _found(self, connection: Connection, id: bytes, pass_: bytes) -> tuple[Route, bytes] | None:
-        """The route, for who has a pass; whatever is wrong looks the same."""
-        route, digest = self.book.get(id), routes.digest(pass_)
+        """Find the route for a pass. Every failure gets the same answer."""
+        route, digest = self.route_table.get(id), routes.digest(pass_)
         if (
             route is None
             or digest not in route.passes
@@ -385,44 +384,30 @@ class Registry:
         if frame.stream <= connection.highest:
             return self._drop(connection, outer.PROTOCOL, "stream numbers only grow")
         connection.highest = frame.stream
+
+        def refuse(code: int, why: str) -> None:
+            self._answer(connection, outer.Close(frame.stream, code, why))
+
         found = self._found(connection, frame.route, frame.pass_)
         if found is None:
-            return self._answer(
-                connection,
-                outer.Close(frame.stream, outer.REFUSED, "no such route, or not with this pass"),
-            )
+            return refuse(outer.REFUSED, "no such route, or not with this pass")
         route, digest = found
         host, tenant = route.connection, self.tenants.of(route.known.tenant, self._now)
         if host is None:
             self.tenants.tidy(tenant)
-            return self._answer(
-                connection, outer.Close(frame.stream, outer.OFFLINE, "the host is not connected")
-            )
+            return refuse(outer.OFFLINE, "the host is not connected")
         if (
             len(connection.streams) >= self.quotas.client_streams
             or len(host.streams) >= self.quotas.host_streams
             or tenant.streams >= self.quotas.tenant_streams
         ):
-            return self._answer(
-                connection, outer.Close(frame.stream, outer.LIMIT, "too many streams")
-            )
+            return refuse(outer.LIMIT, "too many streams")
         if host.highest >= outer.U32:
             self._drop(host, outer.AWAY, "all stream numbers are used up; come again")
-            return self._answer(
-                connection, outer.Close(frame.stream, outer.OFFLINE, "the host is not connected")
-            )
+            return refuse(outer.OFFLINE, "the host is not connected")
         host.highest += 1
-        stream = Stream(
-            connection,
-            frame.stream,
-            host,
-            host.highest,
-            digest,
-            tenant,
-            self._now,
-            self.quotas.window,
-            self.quotas.window,
-        )
+        ends, window = (connection, frame.stream, host, host.highest), self.quotas.window
+        stream = Stream(*ends, digest, tenant, self._now, window, window)
         connection.streams[stream.at_client] = host.streams[stream.at_host] = stream
         self.opening[stream] = None
         tenant.streams += 1
@@ -464,7 +449,7 @@ class Registry:
         to_client: tuple[int, str] | None = None,
         to_host: tuple[int, str] | None = None,
     ) -> None:
-        """Forgets a stream and tells those who are named why."""
+        """Forget a stream and tell the named ends why."""
         self.opening.pop(stream, None)
         del stream.client.streams[stream.at_client]
         del stream.host.streams[stream.at_host]
@@ -475,7 +460,7 @@ class Registry:
             self._answer(stream.host, outer.Close(stream.at_host, *to_host))
         self.tenants.tidy(stream.tenant)
 
-    # ------------------------------------------------------------ time, and what the operator does
+    # ------------------------------------------------------------ time, and acts of the operator
 
     def _tick(self, event: events.Tick) -> None:
         now, quotas = self._now, self.quotas
@@ -503,20 +488,20 @@ class Registry:
         return list(old())
 
     def _enroll(self, event: events.Enrolled) -> None:
-        """Admitted beforehand; what is known of the route already stays."""
-        route = self.book.get(routes.route(event.known.key))
+        """Admit a route key; existing knowledge of the route stays."""
+        route = self.route_table.get(routes.route(event.known.key))
         if route is not None and route.known.tenant != event.known.tenant:
             if route.connection is not None:
                 self._drop(route.connection, outer.AWAY, "the route belongs to another tenant now")
             self._forget(route)
             route = None
         known = event.known if route is None else route.known._replace(token=None)
-        self.book.put(known)
+        self.route_table.put(known)
         self._effects.append(Save(known))
         self._make_room(known.tenant)
 
     def _revoked(self, event: events.Revoked) -> None:
-        for route in self.book.enrolled_by(event.token):
+        for route in self.route_table.enrolled_by(event.token):
             if route.connection is not None:
                 self._drop(route.connection, outer.UNAUTHORIZED, "the token was revoked")
             self._forget(route)
@@ -533,20 +518,20 @@ class Registry:
         self.connections.clear()
         self.opening.clear()
         self.tenants.clear()
-        for route in self.book.routes.values():
+        for route in self.route_table.routes.values():
             route.connection = None
             route.watchers.clear()
 
-    # ------------------------------------------------------------ what is remembered
+    # ------------------------------------------------------------ remembered routes
 
     def _forget(self, route: Route) -> None:
         for watcher in list(route.watchers.values()):
             self._unwatch(route, watcher)
-        self.book.remove(route)
+        self.route_table.remove(route)
         self._effects.append(Forget(route.known.key))
 
     def _make_room(self, tenant: str) -> None:
-        while (route := self.book.too_many(tenant, self.quotas.tenant_known)) is not None:
+        while (route := self.route_table.too_many(tenant, self.quotas.tenant_known)) is not None:
             self._forget(route)
 
     def _seen(self, route: Route) -> None:
@@ -563,12 +548,12 @@ class Registry:
         self._effects.append(Send(connection.id, frame))
 
     def _answer(self, connection: Connection, frame: outer.Frame) -> None:
-        """As `_send`, if the connection is still there."""
+        """Send a frame if the connection still exists."""
         if connection.id in self.connections:
             self._send(connection, frame)
 
 
-_EVENTS: dict[type[Any], Callable[[Registry, Any], None]] = {
+_EVENTS: dict[type, Callable[[Registry, Any], None]] = {
     events.Connected: Registry._connected,
     events.Heard: Registry._heard,
     events.Broken: Registry._broken,
@@ -578,13 +563,14 @@ _EVENTS: dict[type[Any], Callable[[Registry, Any], None]] = {
     events.Revoked: Registry._revoked,
     events.Stopping: Registry._stopping,
 }
-_BOTH: dict[type[Any], Callable[[Registry, Connection, Any], None]] = {
+_Handler = Callable[[Registry, Connection, Any], None]
+_BOTH: dict[type, _Handler] = {
     outer.Credit: Registry._credit,
     outer.Close: Registry._close,
     outer.Ping: Registry._ping,
     outer.Pong: Registry._pong,
 }
-_FRAMES: dict[tuple[int, type[Any]], Callable[[Registry, Connection, Any], None]] = {
+_FRAMES: dict[tuple[int, type], _Handler] = {
     (0, outer.Hello): Registry._hello,
     **{
         (role, kind): handler

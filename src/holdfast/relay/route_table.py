@@ -1,19 +1,20 @@
-"""The routes that a relay remembers: those of hosts that are connected, and of hosts that will come back.
+"""The routes that a relay remembers: those of connected hosts, and of hosts that will return.
 
-A route outlives its host's connection so that who has a pass can be told that the host is away, and so that a host whose token has expired
-comes back by its key. How many a tenant may have remembered is bounded; the one that was away for longest gives way.
+A route outlives its host's connection for two reasons: a client with a pass is told that the host
+is away, and a host whose token has expired returns by its key. The number of remembered routes per
+tenant is bounded; the route that was away longest is forgotten first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.core import route as routes
+from holdfast.core.sealed import route as routes
 from holdfast.relay.events import Known, Token
 from holdfast.relay.state import Route
 
 
-class Book:
+class RouteTable:
     def __init__(self, known: Iterable[Known]) -> None:
         self.routes: dict[bytes, Route] = {}
         self._of: dict[str, set[Route]] = {}  # by tenant
@@ -24,7 +25,7 @@ class Book:
         return self.routes.get(id)
 
     def put(self, known: Known) -> Route:
-        """A new route, or what is known of one anew. Its tenant stays: who moves a route removes it first."""
+        """Add or update a route. To change the tenant, remove the route first."""
         id = routes.route(known.key)
         route = self.routes.get(id)
         if route is None:
@@ -42,7 +43,7 @@ class Book:
             del self._of[route.known.tenant]
 
     def too_many(self, tenant: str, most: int) -> Route | None:
-        """The one to forget, if a tenant has more than that."""
+        """Return the route to forget if a tenant has more than `most`."""
         ours = self._of.get(tenant, set())
         if len(ours) <= most:
             return None
@@ -57,7 +58,10 @@ class Book:
 
 
 def enrolled(token: Token | None, route: Route | None) -> tuple[str, str | None] | None:
-    """The tenant of who registers, and the token that stands for it; None if it may not. A route that is known comes back by its key."""
+    """Return the tenant and token id for a registration, or None if it is not allowed.
+
+    A known route returns by its key.
+    """
     if token is not None and not token.expired:
         beforehand = (
             route is not None and route.known.token is None and route.known.tenant == token.tenant

@@ -1,12 +1,16 @@
-"""The WebSocket door: HTTP and WebSocket over TCP or TLS, each connection an asyncio protocol around the sans-I/O `websockets.server.ServerProtocol`.
+"""The WebSocket server: HTTP and WebSocket over TCP or TLS.
 
-Why not the library's own asyncio server: it takes tasks, queues and a timer for each connection, and hides the queue whose length must be bounded. Here a
-connection is two small objects, and bytes go from one socket's callback to the other's without a task in between.
+Each connection is an asyncio protocol around the sans-I/O `websockets.server.ServerProtocol`. The
+library's own asyncio server needs tasks, queues and a timer for each connection, and hides the
+queue whose length must be bounded. Here a connection is two small objects, and bytes go from one
+socket's callback to the other's without a task in between.
 
-It accepts sockets itself, so that strangers are counted before TLS costs anything, and so that a certificate can be exchanged for the next handshake. It answers
-`GET /` with one line of text and `/healthz`; it serves no page, sets no cookie, and refuses any URL with a query: a secret in one would be in
-somebody's log. Compression is off: what is sealed does not compress, and what does would be told by its size. Fragments of a message are put together
-within the size of a frame, and text messages are refused.
+The server accepts sockets itself, so that strangers are counted before TLS costs anything, and so
+that a certificate can change for the next handshake. It answers `GET /` with a line of text, and
+`/healthz`. It serves no page, sets no cookie, and refuses any URL with a query, because a secret
+there would end up in a log. Compression is off: sealed bytes do not compress, and the size of other
+bytes would reveal their content. Fragments are joined up to the size of a frame; text messages are
+refused.
 """
 
 from __future__ import annotations
@@ -22,9 +26,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import cast
 
-from websockets.datastructures import Headers
 from websockets.frames import Frame, Opcode
-from websockets.http11 import Request, Response
+from websockets.http11 import Request
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
@@ -34,15 +37,15 @@ from holdfast.relay.admission import Admission, Approach, TurnedAway, by_browser
 from holdfast.relay.hub import Hub, Visit
 from holdfast.transport import accepting
 from holdfast.transport.messages import Cutter
-from holdfast.transport.page import GUARDED, SILENT, at, from_a_page
+from holdfast.transport.page import SILENT, at, from_a_page, method, response
 from holdfast.wire import outer
 
 SUBPROTOCOL = Subprotocol("holdfast.1")
 PATH = "/"
-CLOSE_WAIT_S = 2.0  # for the other side to close a connection that we ended
-HEAD_BYTES = 16 * limits.KiB  # of a request: a stranger cannot make us keep more
+CLOSE_WAIT_S = 2.0  # for the peer to close a connection that we ended
+HEAD_BYTES = 16 * limits.KiB  # of a request: the most that a stranger can make us keep
 FRAGMENTS_MAX = 128  # of one message
-ACCEPT_PAUSE_S = 0.1  # after an accept that failed, most likely for want of descriptors
+ACCEPT_PAUSE_S = 0.1  # after a failed accept, most likely for lack of descriptors
 CLOSE_CODES = {
     outer.DONE: 1000,
     outer.AWAY: 1012,
@@ -58,7 +61,7 @@ log = logging.getLogger("holdfast.relay")
 
 
 class WebSocket(asyncio.Protocol):
-    """One connection, from the HTTP request on. A Carrier of the hub once it is upgraded."""
+    """A connection from its HTTP request on; a Carrier of the hub once upgraded."""
 
     def __init__(self, hub: Hub, visit: Visit) -> None:
         self._hub, self._visit = hub, visit
@@ -110,9 +113,8 @@ class WebSocket(asyncio.Protocol):
         if protocol.writes:  # pongs, closes, responses
             self._library()
         self.flush()
-        if (
-            self.queued() > limits.RELAY_QUEUE_BYTES
-        ):  # of the library's answers to pings, which the hub does not see
+        # The library answers pings itself, so the hub does not see these bytes.
+        if self.queued() > limits.RELAY_QUEUE_BYTES:
             self._hub.broken(self._number, outer.SLOW, "too much waits for this connection")
         self._hub.flush()
 
@@ -162,7 +164,7 @@ class WebSocket(asyncio.Protocol):
             by_browser(name for name, _ in headers.raw_items()),
         )
         path = request.path
-        if "?" in path or request.method != "GET":
+        if "?" in path or method(request) != "GET":
             raise TurnedAway(400, "no query, no method but GET")
         if "Upgrade" not in headers:
             self._hub.doorkeeper.called(approach)
@@ -177,36 +179,15 @@ class WebSocket(asyncio.Protocol):
         return self._hub.doorkeeper.admit(approach, time.time())
 
     def _reached(self) -> tuple[str, ...]:
-        """The address of our own end, as it would be in a URL."""
+        """Return the address of our own end, as in a URL."""
         host, port, *_ = self._transport.get_extra_info("sockname") or ("", 0)
         return at(host, port, self._transport.get_extra_info("sslcontext") is not None)
 
     def _respond(self, status: int, text: str) -> None:
-        body = f"{text}\n".encode()
-        more = (
-            [("WWW-Authenticate", "Bearer")]
-            if status == 401
-            else [("Upgrade", "websocket")]
-            if status == 426
-            else []
-        )
-        self._protocol.send_response(
-            Response(
-                status,
-                HTTPStatus(status).phrase,
-                Headers(
-                    [
-                        ("Content-Type", "text/plain; charset=utf-8"),
-                        ("Content-Length", str(len(body))),
-                        ("Connection", "close"),
-                        *GUARDED,
-                        ("Server", "holdfast"),
-                        *more,
-                    ]
-                ),
-                body,
-            )
-        )
+        more = {401: ("WWW-Authenticate", "Bearer"), 426: ("Upgrade", "websocket")}
+        headers = [("Server", "holdfast"), *([more[status]] if status in more else ())]
+        kind = "text/plain; charset=utf-8"
+        self._protocol.send_response(response(HTTPStatus(status), kind, f"{text}\n", headers))
         self._library()
 
     # ------------------------------------------------------------ WebSocket
@@ -228,7 +209,7 @@ class WebSocket(asyncio.Protocol):
             self._hub.heard(self._number, len(frame.data))
 
     def _library(self) -> None:
-        """What the library has to say, in order with what we have."""
+        """Write the library's output, in order with ours."""
         for data in self._protocol.data_to_send():
             if data:
                 self._out.append(data)
@@ -237,7 +218,10 @@ class WebSocket(asyncio.Protocol):
                 self._ends()
 
     def _ends(self) -> None:
-        """Our side is complete. What still comes is not read, but taken from the socket for a moment: closing it now could destroy what we said."""
+        """Finish our side. Bytes that still arrive are discarded for a moment.
+
+        Closing at once could destroy our last bytes.
+        """
         self._finished = True
         self._timer.cancel()
         if self._pausing is not None:
@@ -312,7 +296,7 @@ class WebSocket(asyncio.Protocol):
 
 
 def _header(size: int) -> bytes:
-    """Of a whole binary message from a server."""
+    """Return the header of a whole binary message from a server."""
     if size < 126:
         return bytes((0x82, size))
     return (
@@ -323,7 +307,7 @@ def _header(size: int) -> bytes:
 
 
 class Door:
-    """Listens, and lets in as many as there is room for."""
+    """The listening socket: accepts connections while there is room."""
 
     def __init__(
         self,
@@ -374,7 +358,7 @@ class Door:
             visit.over()
 
     def stop(self) -> None:
-        """Nobody new; those who are here stay."""
+        """Accept no new connections; existing ones stay."""
         self._task.cancel()
         for task in self._greeting:
             task.cancel()

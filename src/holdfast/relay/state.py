@@ -1,4 +1,4 @@
-"""What the registry keeps: one object for each connection, stream and route."""
+"""The registry's objects: one for each connection, stream and route."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Connection:
     token: Token | None
     since: float
     heard: float
-    role: int = 0  # 0: has not said HELLO
+    role: int = 0  # 0: no HELLO yet
     admitted: bool = False
     payer: Tenant | None = None
     frames: int = 0  # while a stranger
@@ -48,6 +48,6 @@ class Route:
     id: bytes
     known: Known
     passes: frozenset[bytes]
-    since: int  # Unix seconds; of being online or away
+    since: int  # Unix seconds of the last change between online and away
     connection: Connection | None = None
     watchers: dict[int, Connection] = field(default_factory=dict)

@@ -1,31 +1,31 @@
-"""What a relay keeps on disk: tenants, tokens (their hashes), and the routes it has seen.
+"""The relay's database: tenants, hashes of tokens, and routes.
 
-SQLite through apsw, with the care of the host's store and for the same reasons: STRICT tables, one process at a time (an exclusive lock for as long as it is open),
-one writer thread, and a file that is not a database is put aside, never overwritten. A relay that lost this file knows no tokens: it says so, and admits nobody
-until new ones are made.
+A relay that lost this file knows no tokens. The relay says so and admits no host until an
+administrator makes new tokens.
 
-Routes are saved often and matter little (a generation, hashes of passes, when it was seen), so they are owed: the latest state of each is kept and
-written together with others, again and again until the disk takes it. Tokens matter: making and revoking one is awaited (`write`).
+A route (a generation, hashes of passes, when it was last seen) changes often and matters little.
+The store keeps the latest state of each changed route and writes several together, with retries
+until the disk accepts them. Tokens matter: `write` returns when a token is durably made or revoked.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.limits import RELAY_ROUTE_KEPT_S
 from holdfast.relay.events import Known
+from holdfast.storage.database import Database, Work, settle
 
-SCHEMA = 1
+# SQLite stores this text in every database: do not change the line breaks.
 _CREATE = """
+PRAGMA foreign_keys=ON;
 CREATE TABLE IF NOT EXISTS tenants (name TEXT PRIMARY KEY, created INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS tokens (
     id TEXT PRIMARY KEY, digest BLOB NOT NULL UNIQUE, tenant TEXT NOT NULL REFERENCES tenants (name), created INTEGER NOT NULL, expires INTEGER,
@@ -33,85 +33,39 @@ CREATE TABLE IF NOT EXISTS tokens (
 CREATE TABLE IF NOT EXISTS routes (
     key BLOB PRIMARY KEY, tenant TEXT NOT NULL, token TEXT, generation INTEGER NOT NULL, passes BLOB NOT NULL, seen INTEGER NOT NULL) STRICT;
 """
-RETRY_S = 1.0  # how often what is owed is tried again
-GATHER_S = 0.1  # routes that change within this time are one write
+RETRY_S = 1.0  # between attempts to write pending routes
+GATHER_S = 0.1  # routes that change within this time are written together
 _DIGEST = 32
 
-Work = Callable[[apsw.Connection], Any]
+T = TypeVar("T")
 
 
 class _Job(NamedTuple):
     work: Work
     future: asyncio.Future[Any]
-    loop: asyncio.AbstractEventLoop
 
 
-class Store:
+class Store(Database):
+    SCHEMA = 1
+    TABLES = _CREATE
+
     def __init__(self, path: str) -> None:
-        self.path = path
-        self.put_aside: str | None = None
-        self.failures = 0
         self._owed: dict[bytes, Known | None] = {}
         self._jobs: deque[_Job] = deque()
         self._wake = threading.Condition()
         self._closing = False
-        self._db = self._open()
-        self._thread = threading.Thread(target=self._work, name="store", daemon=True)
+        super().__init__(path)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    # ------------------------------------------------------------ opening
-
-    def _open(self) -> apsw.Connection:
-        try:
-            try:
-                return self._try_open()
-            except (apsw.NotADBError, apsw.CorruptError):
-                self.put_aside = f"{self.path}.unreadable-{time.time_ns()}"
-                for suffix in ("", "-wal", "-shm"):
-                    if os.path.exists(self.path + suffix):
-                        os.rename(self.path + suffix, self.put_aside + suffix)
-                return self._try_open()
-        except apsw.BusyError as e:
-            raise Unavailable(
-                f"another process has {self.path} open",
-                "one relay for one directory: give this one its own with --data",
-            ) from e
-        except (apsw.Error, OSError) as e:
-            raise Unavailable(
-                f"cannot open {self.path}: {e}", "free disk space or make the directory writable"
-            ) from e
-
-    def _try_open(self) -> apsw.Connection:
-        old = os.umask(0o177)
-        try:
-            db = apsw.Connection(self.path)
-        finally:
-            os.umask(old)
-        db.set_busy_timeout(2000)
-        # The lock first: it keeps out every other connection only if WAL begins under it.
-        db.execute(
-            "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON"
+    def _in_use(self) -> Unavailable:
+        return Unavailable(
+            f"another process has {self.path} open",
+            "one relay for one directory: give this one its own with --data",
         )
-        version = int(str(db.execute("PRAGMA user_version").fetchall()[0][0]))
-        if version > SCHEMA:
-            db.close()
-            raise Unavailable(
-                f"{self.path} was written by a newer release (schema {version})", "upgrade holdfast"
-            )
-        if (found := db.execute("PRAGMA quick_check(1)").fetchall()) != [("ok",)]:
-            db.close()
-            raise apsw.CorruptError(str(found[:1]))
-        db.execute(_CREATE)
-        if version != SCHEMA:
-            db.execute(f"PRAGMA user_version={SCHEMA}")
-        return db
 
     # ------------------------------------------------------------ before the thread starts
 
     def routes(self, now: int) -> list[Known]:
-        """Those that were seen lately; the others are forgotten."""
+        """Return the recently seen routes and delete the rest."""
         self.at_once(
             lambda db: db.execute("DELETE FROM routes WHERE seen < ?", (now - RELAY_ROUTE_KEPT_S,))
         )
@@ -130,14 +84,15 @@ class Store:
             for key, tenant, token, generation, passes, seen in rows
         ]
 
-    def at_once(self, work: Work) -> Any:
-        """In this thread, durable on return; only while no other one is at it."""
+    def at_once(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Run `work` in this thread, durably; only before the writer thread starts."""
         assert not self._thread.is_alive()
         try:
             with self._db:
-                return work(self._db)
+                result = work(self._db)
         except (apsw.Error, OSError) as e:
-            raise _cannot(self.path, e) from e
+            raise self.cannot_write(e) from e
+        return result
 
     # ------------------------------------------------------------ the writer
 
@@ -151,17 +106,19 @@ class Store:
             self._owed[key] = None
             self._wake.notify()
 
-    async def write(self, work: Work) -> Any:
-        """Returns when `work` is durable; raises what it raised, or Unavailable if the disk does not take it."""
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
+    async def run(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Run `work`, a read or a change, in the writer thread; return when a change is durable.
+
+        Raises Unavailable if the disk refuses the change.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._wake:
-            self._jobs.append(_Job(work, future, loop))
+            self._jobs.append(_Job(work, future))
             self._wake.notify()
         return await future
 
     def close(self) -> None:
-        """What is owed is written first, if that is possible."""
+        """Write pending routes if possible, then close."""
         if self._thread.is_alive():
             with self._wake:
                 self._closing = True
@@ -178,9 +135,8 @@ class Store:
                     self._wake.wait_for(lambda: self._jobs or self._closing, timeout=RETRY_S)
                 else:
                     self._wake.wait_for(lambda: self._jobs or self._owed or self._closing)
-                    if (
-                        not self._jobs and not self._closing
-                    ):  # when everybody comes back at once, they are written together
+                    # When many hosts return at once, their routes are written together.
+                    if not self._jobs and not self._closing:
                         self._wake.wait_for(lambda: self._jobs or self._closing, timeout=GATHER_S)
                 owed, self._owed = self._owed, {}
                 jobs, closing = list(self._jobs), self._closing
@@ -221,32 +177,13 @@ class Store:
         return True
 
     def _job(self, job: _Job) -> None:
-        result: Any
+        result: object
         try:
             with self._db:
                 result = job.work(self._db)
         except HoldfastError as e:
             result = e
-        except (
-            Exception
-        ) as e:  # whatever it was: the writer goes on, or nobody is ever answered again
+        except Exception as e:  # of any kind: the writer must go on, or no caller gets an answer
             self.failures += 1
-            result = _cannot(self.path, e)
-
-        def settle() -> None:
-            if not job.future.done():
-                if isinstance(result, Exception):
-                    job.future.set_exception(result)
-                else:
-                    job.future.set_result(result)
-
-        try:
-            job.loop.call_soon_threadsafe(settle)
-        except RuntimeError:  # the loop is gone: nobody waits any more
-            pass
-
-
-def _cannot(path: str, e: Exception) -> Unavailable:
-    return Unavailable(
-        f"cannot write {path}: {e}", "free disk space or make the directory writable"
-    )
+            result = self.cannot_write(e)
+        settle(job.future, result)

@@ -1,8 +1,9 @@
-"""What one tenant uses of a relay, and how much it may.
+"""The tenants of a relay: their usage and quotas.
 
-Everything that somebody can make a relay hold is counted here, for the tenant that pays for it: a host's tenant pays for its routes, for the streams to
-them, for the clients that came with its passes, and for the bytes all of these send. Bytes are not refused but slowed: whoever is over the rate is not
-read from for a while, and TCP tells the sender. A tenant with nothing open takes no memory.
+All that a peer can make a relay hold is counted here, for the tenant that pays for it. A host's
+tenant pays for its routes, for the streams to them, for the clients that came with its passes, and
+for the bytes that all of these send. Bytes are not refused but slowed: a tenant over its rate is
+not read for a while, and TCP slows the sender. A tenant without connections takes no memory.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from holdfast.model import limits
 
 
 class Quotas(NamedTuple):
-    """What one relay allows; the defaults are those of model/limits.py."""
+    """What a relay allows; the defaults are in model/limits.py."""
 
     tenant_routes: int = limits.RELAY_TENANT_ROUTES
     tenant_known: int = limits.RELAY_TENANT_ROUTES_KNOWN
@@ -47,7 +48,7 @@ class Tenant:
         return not (self.routes or self.streams or self.connections)
 
     def charge(self, size: int, now: float, quotas: Quotas) -> float:
-        """Takes what a frame costs; gives the seconds until the tenant is within its rate again."""
+        """Charge a frame; return the seconds until the tenant is within its rate again."""
         rate = quotas.tenant_bytes_s
         if now > self.at:
             self.left = min(float(quotas.tenant_burst), self.left + (now - self.at) * rate)
@@ -57,7 +58,7 @@ class Tenant:
 
 
 class Tenants(dict[str, Tenant]):
-    """Those that have something open."""
+    """The tenants that have a connection, route or stream open."""
 
     def __init__(self, quotas: Quotas) -> None:
         super().__init__()
