@@ -1,11 +1,14 @@
-"""One installation per test module, as in the other tests with real hosts; some tests need one of their own."""
+"""One installation per test module; some tests need an installation of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from tests.e2e.harness import Installation, installation
+
+from tests.support.commands.through_relay import honest_again as honest_again
+from tests.support.commands.through_relay import relay as relay
+from tests.support.installation import Installation, installation
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,11 @@
-"""Whatever carries a sealed channel's messages may do anything with them. What comes out is a beginning of what went in, then nothing; an end is an end only if it was said.
+"""The carrier of a sealed channel's messages may do anything with them.
 
-Two channels between the same two parties are open at once, and an earlier one is over and was recorded. The carrier has every message of all of them, in both directions, and
-may hand any of them, whole or changed, to any of the four ends, in any order, as often as it likes, or nothing at all.
+The output is a prefix of the input, and then nothing; an end counts only if the peer declared the
+end.
+
+Two channels between the same two parties are open at once, and an earlier channel is over and was
+recorded. The carrier has every message of all three, in both directions. It may hand any message,
+whole or changed, to any of the four ends, in any order and number, or none at all.
 """
 
 from __future__ import annotations
@@ -11,10 +15,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.core import channel
-from holdfast.core.channel import Bounds, Channel
+from holdfast.core.sealed import channel
+from holdfast.core.sealed.channel import Bounds, Channel
 from holdfast.model import agreement
 from holdfast.wire import noise
+from tests.support.examples import examples
 
 ROUTES = (b"\x11" * 16, b"\x12" * 16)
 CLIENT, HOST, PSK = b"\x01" * 32, b"\x02" * 32, b"\x03" * 32
@@ -22,13 +27,13 @@ BOUNDS = Bounds(messages=3, bytes=200, seconds=50)  # so that keys change all th
 
 
 class End:
-    """One side of a channel, what it was asked to send, and what came out of it."""
+    """An end of a channel: the requested sends, and the output."""
 
     def __init__(self, machine: Channel) -> None:
         self.channel = machine
         self.asked = b""
         self.got = b""
-        self.sealed: list[bytes] = []  # its messages after the handshake
+        self.sealed: list[bytes] = []  # messages after the handshake
         self.taken = 0  # how many of the other side's arrived
         self.said_end = False
         self.was_closed = False
@@ -60,7 +65,7 @@ class Carrier(RuleBasedStateMachine):
             [],
             [],
             [],
-        ]  # what is to arrive next at each end, if the carrier is honest
+        ]  # the next message for each end, if the carrier is honest
         routes = (ROUTES[0], ROUTES[0] if same_route else ROUTES[1])
         self._record_an_earlier_one()
         self.ends = [
@@ -94,7 +99,10 @@ class Carrier(RuleBasedStateMachine):
         self.queues[number ^ 1] += messages
 
     def _peer(self, number: int) -> End | None:
-        """With whom this end has its channel. A carrier may connect any client's end with any host's: that is routing."""
+        """The peer of this end's channel.
+
+        A carrier may connect any client's end with any host's: that is routing.
+        """
         mine = self.ends[number].channel.handshake_hash
         found = [
             e
@@ -126,7 +134,7 @@ class Carrier(RuleBasedStateMachine):
             )
         else:
             assert step == channel.Step() and end.channel.reason == channel.TAMPERED, (
-                "what was not the next message was taken"
+                "a message out of order was taken"
             )
 
     # ------------------------------------------------------------ the parties
@@ -201,7 +209,7 @@ class Carrier(RuleBasedStateMachine):
 
     @rule(to=st.integers(0, 3), data=st.data())
     def replay_splice_reflect(self, to: int, data: st.DataObject) -> None:
-        """Any message that ever was, of any channel and direction, to anybody."""
+        """Any earlier message, of any channel and direction, to any end."""
         self._arrive(to, data.draw(st.sampled_from(self.messages)))
 
     @rule(to=st.integers(0, 3), data=st.data())
@@ -233,15 +241,15 @@ class Carrier(RuleBasedStateMachine):
         end.channel.cut()
         assert end.channel.closed and end.channel.whole == whole
 
-    # ------------------------------------------------------------ what holds, always
+    # ------------------------------------------------------------ invariants
 
     @invariant()
     def only_a_beginning_arrives(self) -> None:
         for number, end in enumerate(self.ends):
             peer = self._peer(number)
             if peer is None:
-                assert not end.got and not end.channel.whole, "something arrived from nobody"
-                assert not end.channel.established, "established with nobody"
+                assert not end.got and not end.channel.whole, "data arrived without a peer"
+                assert not end.channel.established, "established without a peer"
                 continue
             assert peer.asked.startswith(end.got), "something arrived that was not sent"
             assert not end.channel.whole or (peer.said_end and end.got == peer.asked), (
@@ -252,7 +260,7 @@ class Carrier(RuleBasedStateMachine):
             )
             assert end.channel.established == (end.taken > 0) or (
                 self.pattern == noise.IK and number % 2 == 0
-            ), "established by what?"
+            ), "established without a handshake"
 
     @invariant()
     def closed_stays_closed(self) -> None:
@@ -274,7 +282,7 @@ class PairingCarrier(Carrier):
 
 
 SETTINGS = settings(
-    max_examples=150,
+    max_examples=examples(150),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -286,7 +294,10 @@ TestPairingCarrier.settings = SETTINGS
 
 
 def conversation(pattern: str, victim: int, byte: int) -> tuple[Channel, Channel, bytes, int]:
-    """A client opens a channel, says one thing and END; one bit of message `victim` is changed on the way. Both ends, what the host got, how long that message was."""
+    """A client opens a channel and sends one message and END; one bit of `victim` is changed.
+
+    Returns both ends, the bytes that the host got, and the length of that message.
+    """
     client, host = make(pattern, True, ROUTES[0], 0), make(pattern, False, ROUTES[0], 0)
     got, length, at = b"", 0, 0
     messages = [(host, message) for message in client.start().send]

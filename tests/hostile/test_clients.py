@@ -1,7 +1,8 @@
-"""Client ids are no secrets and nobody's property: who uses another's gets nothing of it and takes nothing from it.
+"""Client ids are neither secret nor owned: an operator gains nothing by using a foreign id.
 
-A client numbers its inputs under an id of its own choice, and a repeated number is the same input. An operator that introduces itself with
-the id of another's client must not make the other's input count as repeated, nor be answered with what the other did.
+A client numbers its inputs under an id of its own choice, and a repeated number is the same input.
+An operator may introduce itself with the id of a foreign client. The foreign client's input must
+not count as repeated, and its answers must not go to that operator.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, installation
-from tests.hostile.wire import Lines, Wire, crash
 
 from holdfast.model import signing
 from holdfast.model.errors import NotAllowed, Refused, Unfinished, Usage
 from holdfast.model.limits import ORIGINS_KEPT
 from holdfast.wire import frames
+from tests.support.installation import Installation, installation
+from tests.support.peers.hostile_client import Lines, Wire, crash
 
-SHARED = 424242  # the id that everybody uses
+NO_PARTS = (None, None, None)  # of an answer
+
+SHARED = 424242  # the id that all operators use
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +37,14 @@ def test_p1_a_number_that_another_used_is_not_used(hf: Installation) -> None:
     ann, bob = Wire(hf, "ann", SHARED), Wire(hf, "bob", SHARED)
     bob.request(
         "send", session="numbers", text="bob 1\n", seq=1 << 40
-    )  # everything below would be a repeat of his
+    )  # each number below would repeat a number of bob
     room.free(bob)
     ann.request("send", session="numbers", text="ann 1\n", seq=1)
     ann.request("send", session="numbers", text="ann 2\n", seq=2)
     room.free(ann)
     bob.request("send", session="numbers", text="bob 2\n", seq=(1 << 40) + 1)
     room.become("bob 1", "ann 1", "ann 2", "bob 2")
-    crash(hf)  # the keeper remembers them apart, too
+    crash(hf)  # the keeper remembers the two apart, too
     ann, bob = Wire(hf, "ann", SHARED), Wire(hf, "bob", SHARED)
     ann.request("send", session="numbers", text="ann 2\n", seq=2)
     ann.request("send", session="numbers", text="ann 3\n", seq=3)
@@ -66,7 +69,7 @@ def test_p1_keys_of_one_are_not_acknowledged_to_another(hf: Installation) -> Non
     bob.close()
 
 
-def test_p1_a_run_is_answered_to_who_ran_it(hf: Installation) -> None:
+def test_p1_a_run_is_answered_only_to_its_caller(hf: Installation) -> None:
     hf.ready("shell", "--", "sh")
     ann, bob = Wire(hf, "ann", SHARED), Wire(hf, "bob", SHARED)
     ran = ann.request(
@@ -84,8 +87,8 @@ def test_p1_a_run_is_answered_to_who_ran_it(hf: Installation) -> None:
     hf.end("shell")
 
 
-def test_p1_what_a_number_stands_for_is_said_once(hf: Installation) -> None:
-    """Replayed, with other content under a known number, and in the wrong order: the first of each number counts."""
+def test_p1_the_first_input_of_each_number_counts(hf: Installation) -> None:
+    """Replayed, changed under a known number, and out of order: the first of each counts."""
     room = Lines(hf, "again")
     ann = Wire(hf, "ann", 51)
     ann.request("send", session="again", text="first\n", seq=3)
@@ -107,7 +110,7 @@ def test_p1_what_a_number_stands_for_is_said_once(hf: Installation) -> None:
 
 
 def test_p1_an_answer_that_was_lost_names_the_act_it_was(hf: Installation) -> None:
-    """Asked again, also of another host: the same act, not whatever was the last one by then."""
+    """Asked again, also of another host: the same act, not the newest act."""
     Lines(hf, "acts")
     ann = Wire(hf, "ann", 52)
     first = ann.request("send", session="acts", text="one\n", seq=1)
@@ -121,7 +124,7 @@ def test_p1_an_answer_that_was_lost_names_the_act_it_was(hf: Installation) -> No
     )
 
 
-def test_p1_numbers_of_one_session_mean_nothing_in_another(hf: Installation) -> None:
+def test_p1_numbers_of_one_session_do_not_count_in_another(hf: Installation) -> None:
     one, two = Lines(hf, "splice-1"), Lines(hf, "splice-2")
     ann = Wire(hf, "ann", 54)
     ann.request("send", session="splice-1", text="here\n", seq=9)
@@ -130,8 +133,8 @@ def test_p1_numbers_of_one_session_mean_nothing_in_another(hf: Installation) -> 
     two.become("there")
 
 
-def test_t4_a_token_of_anothers_request_shows_nothing(hf: Installation) -> None:
-    """`new` may be repeated after a crash, by whoever asked for it."""
+def test_t4_a_token_of_another_operators_request_reveals_nothing(hf: Installation) -> None:
+    """`new` may be repeated after a crash, only by the caller."""
     hf.people("carl", rights="new")
     ann, carl = Wire(hf, "ann", 55), Wire(hf, "carl", 55)
     asked: dict[str, Any] = {"argv": ["cat"], "cwd": "/", "env": {}, "token": "37-1"}
@@ -142,10 +145,10 @@ def test_t4_a_token_of_anothers_request_shows_nothing(hf: Installation) -> None:
     assert carl.request("new", name="other", **asked)["id"] != made["id"]
 
 
-def test_p1_what_is_asked_of_the_machine_is_what_was_signed_once_and_for_this_channel(
+def test_p1_a_request_to_the_machine_counts_once_as_signed_and_on_its_channel(
     hf: Installation,
 ) -> None:
-    """Another name, another operation, another number, another channel, the same again: none of it counts."""
+    """Another name, operation, number or channel, or the same again: none of it counts."""
     ann, again = Wire(hf, "ann", 56), Wire(hf, "ann", 56)
     place = ann.acting.learn("machine", ann.request("place", session="machine"))
     key = signing.show(signing.public(os.urandom(32)))
@@ -158,7 +161,7 @@ def test_p1_what_is_asked_of_the_machine_is_what_was_signed_once_and_for_this_ch
     ann.acting.sign("operator.add", fields, place)
 
     def said(who: Wire, op: str = "operator.add", **other: Any) -> dict[str, Any]:
-        return who._ask(op, 20.0, None, None, None, {**fields, **other})
+        return who.ask(op, NO_PARTS, {**fields, **other})
 
     for who, op, other in (
         (ann, "operator.add", {"name": "another"}),
@@ -170,12 +173,9 @@ def test_p1_what_is_asked_of_the_machine_is_what_was_signed_once_and_for_this_ch
         with pytest.raises(NotAllowed, match="signed"):
             said(who, op, **other)
     with pytest.raises(NotAllowed, match="signed"):
-        ann._ask(
+        ann.ask(
             "operator.revoke",
-            20.0,
-            None,
-            None,
-            None,
+            NO_PARTS,
             {"name": "signed-for", "seq": fields["seq"], "signed": fields["signed"]},
         )
     assert said(ann)["name"] == "signed-for"
@@ -185,14 +185,7 @@ def test_p1_what_is_asked_of_the_machine_is_what_was_signed_once_and_for_this_ch
     back = Wire(hf, "ann", 56)
     back.sequence = int(fields["seq"]) - 1
     with pytest.raises(Refused, match="used already"):
-        back._act(
-            "operator.add",
-            20.0,
-            None,
-            None,
-            None,
-            {"name": "again", "kind": "agent", "key": key, "seq": back.next_sequence()},
-        )
+        back.request("operator.add", name="again", kind="agent", key=key, seq=fields["seq"])
 
 
 def test_p1_devices_are_added_renamed_and_revoked_as_it_was_signed_and_once(
@@ -223,7 +216,7 @@ def test_p1_devices_are_added_renamed_and_revoked_as_it_was_signed_and_once(
         )
 
         def said(who: Wire, op: str, fields: dict[str, Any]) -> dict[str, Any]:
-            return who._ask(op, 20.0, None, None, None, fields)
+            return who.ask(op, NO_PARTS, fields)
 
         for who, odd in (
             (again, {}),
@@ -253,8 +246,11 @@ def test_p1_devices_are_added_renamed_and_revoked_as_it_was_signed_and_once(
         one.close()
 
 
-def test_p1_nobody_uses_up_the_memory_for_anothers_acts(hf: Installation) -> None:
-    """Ann's answer was lost with a host; before she asks again, bob came with more clients than a keeper remembers."""
+def test_p1_no_operator_uses_up_the_memory_for_the_acts_of_another(hf: Installation) -> None:
+    """Ann's answer was lost with a host.
+
+    Before she asks again, bob came with more clients than a keeper remembers.
+    """
     room = Lines(hf, "memory")
     Wire(hf, "ann", 56).request("send", session="memory", text="once\n", seq=1)
     Wire(hf, "ann", 57).request("turn", session="memory", act="release")
@@ -271,7 +267,7 @@ def test_p1_nobody_uses_up_the_memory_for_anothers_acts(hf: Installation) -> Non
     room.become("once", *map(str, range(ORIGINS_KEPT + 1)), "last")
 
 
-def test_a7_half_a_line_is_in_the_way_also_of_a_host_that_did_not_see_it(hf: Installation) -> None:
+def test_a7_an_unfinished_line_blocks_others_also_at_the_next_host(hf: Installation) -> None:
     room = Lines(hf, "half")
     Wire(hf, "ann", 58).request("send", session="half", text="rm -rf pre", seq=1)
     crash(hf)

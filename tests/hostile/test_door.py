@@ -1,21 +1,22 @@
-"""Ways around the gate and the record that somebody found, each closed (P1, P2, P4)."""
+"""Known ways around the gate and the record, each closed (P1, P2, P4)."""
 
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, eventually, installation
-from tests.e2e.test_commands import the_error
-from tests.hostile.wire import Wire
 
 from holdfast.model.errors import GateRefused, Held, Refused
 from holdfast.model.limits import INPUT_CHUNK_BYTES
 from holdfast.wire import frames
+from tests.support.commands.results import the_error
+from tests.support.installation import Installation, eventually, installation
+from tests.support.peers.hostile_client import Wire
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +30,10 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Iterator[Path]:
-    """Outside of what an agent may delete without being asked."""
-    path = (
-        Path("/opt") / f"holdfast-{tmp_path.name}-{secrets.token_hex(4)}"
-    )  # another run on this machine has its own
+    """A file outside of the directories where an agent may delete without being asked."""
+    if not os.access("/opt", os.W_OK):
+        pytest.skip("this user may not write below /opt")
+    path = Path("/opt") / f"holdfast-{tmp_path.name}-{secrets.token_hex(4)}"
     path.write_text("precious")
     yield path
     path.unlink(missing_ok=True)
@@ -50,9 +51,7 @@ def verified(hf: Installation, session: str) -> list[dict[str, Any]]:
     return hf.ok("log", session, "--limit", "1000", "--json").records
 
 
-def test_p4_a_key_that_is_allowed_opens_nothing_for_the_next_one(
-    hf: Installation, victim: Path
-) -> None:
+def test_p4_an_allowed_key_does_not_allow_the_next_key(hf: Installation, victim: Path) -> None:
     name = room(hf, "keys")
     bot = Wire(hf, "bot", 201)
     bot.attach(name)
@@ -70,9 +69,7 @@ def test_p4_a_key_that_is_allowed_opens_nothing_for_the_next_one(
     verified(hf, name)
 
 
-def test_p4_numbers_that_were_used_carry_nothing_past_the_gate(
-    hf: Installation, victim: Path
-) -> None:
+def test_p4_used_numbers_carry_no_input_past_the_gate(hf: Installation, victim: Path) -> None:
     name = room(hf, "chunks")
     bot = Wire(hf, "bot", 202)
     bot.request("send", session=name, text="true\r", seq=1)
@@ -86,7 +83,7 @@ def test_p4_numbers_that_were_used_carry_nothing_past_the_gate(
     verified(hf, name)
 
 
-def test_p4_what_is_typed_ahead_of_the_shell_is_judged_as_what_the_shell_will_read(
+def test_p4_typeahead_is_judged_as_the_line_that_the_shell_will_read(
     hf: Installation, victim: Path
 ) -> None:
     name = room(hf, "ahead")
@@ -122,7 +119,7 @@ def test_p4_an_agent_does_not_leave_its_cage_by_making_a_plain_session(hf: Insta
     assert hf.get("in")["layout"] == "contained"
 
 
-def test_p4_the_environment_of_an_agents_session_runs_nothing(
+def test_p4_the_environment_of_an_agents_session_runs_no_code(
     hf: Installation, tmp_path: Path
 ) -> None:
     mark = Path("/tmp") / f"mark-{tmp_path.name}-{secrets.token_hex(4)}"
@@ -150,7 +147,7 @@ def test_p4_the_environment_of_an_agents_session_runs_nothing(
 
 
 def test_p4_an_approval_of_a_grant_is_for_all_that_it_says(hf: Installation) -> None:
-    """Asked with limits and done without: another question. And so is another key under the same name."""
+    """Asked with limits and done without: a different question. So is a different key."""
     questions = set()
     for limits in ({"commands": ["ls"], "expires": 4102444800}, {"commands": ["ls"]}, {}):
         with pytest.raises(Held) as held:
@@ -166,7 +163,29 @@ def test_p4_an_approval_of_a_grant_is_for_all_that_it_says(hf: Installation) -> 
     assert len(questions) == 5
 
 
-def test_p1_who_leaves_at_that_moment_types_nothing_unrecorded(hf: Installation) -> None:
+@pytest.mark.parametrize("own_key", [False, True])
+def test_a5_nobody_is_asked_about_rights_that_the_caller_lacks(
+    hf: Installation, own_key: bool
+) -> None:
+    """An agent without `manage` is refused at once, whatever the policy would ask."""
+    key = "ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"
+
+    def questions() -> set[str]:
+        return {one["id"] for one in json.loads(hf.ok("approvals", "--json").out)}
+
+    before = questions()
+    for argv in (
+        ("operator", "add", "carl", "--key", key),
+        ("grant", "bot", "--rights", "admin", *(("--own-key",) if own_key else ())),
+        ("invite", "--rights", "read", "--no-wait"),
+        ("invite", "--device", "x", "--of", "ann", "--no-wait"),
+    ):
+        done = hf.cli("--as", "bot", *argv)
+        assert done.rc == 4 and "approv" not in done.err, done
+    assert questions() <= before  # one may have lapsed meanwhile
+
+
+def test_p1_input_behind_a_detach_is_not_typed_unrecorded(hf: Installation) -> None:
     name = room(hf, "leaving", "cat")
     ann = Wire(hf, "ann", 205)
     ann.attach(name)
@@ -192,7 +211,7 @@ def test_p1_who_leaves_at_that_moment_types_nothing_unrecorded(hf: Installation)
 
 
 def test_p1_acts_at_once_are_each_done_or_not_as_is_recorded(hf: Installation) -> None:
-    """Two of one client, the later one judged sooner: what is recorded as applied was read by the program."""
+    """Two acts of a client, the later judged sooner: recorded as applied means read."""
     name = room(hf, "pipelined", "cat")
     ann = Wire(hf, "ann", 206)
     place = ann.acting.learn(name, ann.request("place", session=name))
@@ -222,7 +241,10 @@ def test_p1_acts_at_once_are_each_done_or_not_as_is_recorded(hf: Installation) -
 def test_p1_an_act_that_was_overtaken_while_it_waited_is_not_said_to_be_done(
     hf: Installation, victim: Path
 ) -> None:
-    """It waits for approval, a later one of the same client does not: the number of the first is used up by then."""
+    """The first act waits for approval, a later act of the same client does not.
+
+    The number of the first is used up by then.
+    """
     name = room(hf, "overtaken")
     bot = Wire(hf, "bot", 209)
     place = bot.acting.learn(name, bot.request("place", session=name))
@@ -264,7 +286,7 @@ def test_p2_a_hidden_prompt_of_a_posix_shell_is_hidden(hf: Installation) -> None
     assert "hunterdash1" not in json.dumps(verified(hf, name))
 
 
-def test_p2_a_refusal_at_a_hidden_prompt_does_not_repeat_what_was_typed(hf: Installation) -> None:
+def test_p2_a_refusal_at_a_hidden_prompt_does_not_repeat_the_input(hf: Installation) -> None:
     name = room(hf, "hidden")
     hf.ok("send", name, "read -s pw; echo got-it", "--enter")
     hf.ok("wait", name, "--for", "secret", "--timeout", "120")
@@ -277,7 +299,7 @@ def test_p2_a_refusal_at_a_hidden_prompt_does_not_repeat_what_was_typed(hf: Inst
     assert "hunter" not in json.dumps(verified(hf, name))
 
 
-def test_a6_what_a_prompt_hides_is_shown_to_nobody_who_takes_over(hf: Installation) -> None:
+def test_a6_hidden_input_is_not_shown_to_the_next_holder(hf: Installation) -> None:
     name = room(hf, "half")
     hf.ok("send", name, "read -s pw; echo got-it", "--enter")
     hf.ok("wait", name, "--for", "secret", "--timeout", "120")

@@ -1,7 +1,7 @@
-"""A key that may only read tries everything there is to say: every operation of the host's table, every kind of frame.
+"""A key that may only read tries every operation of the host's table and every kind of frame.
 
-The lists are made from the table itself. A new operation is tried without anybody thinking of it; if it answers a reader, this test fails until
-it stands here with the reason why that is harmless.
+The lists are made from the table itself, so a new operation is tried automatically. If it answers a
+reader, this test fails until the operation is listed here with the reason why that is harmless.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.e2e.harness import SOON_S, Installation, eventually, installation
-from tests.hostile.wire import Lines, Wire
 
-from holdfast.host.ops import OPS
-from holdfast.host.people import TURN_ACTS_TO
+from holdfast.core.contract.codec import request_fields
+from holdfast.core.contract.table import OPERATIONS
+from holdfast.host.requests.turn_and_halt import TURN_ACTS_TO
 from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, Refused
 from holdfast.model.rights import READ
 from holdfast.wire import frames
+from tests.support.installation import SOON_S, Installation, eventually, installation
+from tests.support.peers.hostile_client import Lines, Wire
 
 HARMLESS = {
     "ping": "that the host is there",
@@ -38,13 +39,14 @@ HARMLESS = {
     "events": "what happened to what it may see",
     "attach": "to observe: what it types is refused, its size changes nothing",
     "detach": "ends its own attachment",
+    "send_away": "its own clients; those of other operators need `turn.seize`",
     "refresh": "paints its own screen anew",
     "turn": "shows it; each act on it needs its own right, but for giving back what one has",
-    "operator.ls": "names, keys and rights are no secrets: everybody must be able to know whom to ask",
+    "operator.ls": "names, keys and rights are no secrets: any operator must know whom to ask",
     "operator.show": "the same of one",
     "operator.revoke": "oneself: whoever lost a key must be able to say so; others need `manage`",
     "device.ls": "its own; others' need `manage`",
-    "device.add": "of its own, with the rights it has; to others, `manage` and all that it would give",
+    "device.add": "of its own, with its rights; to others, `manage` and all rights it would give",
     "device.rename": "its own; others' need `manage`",
     "device.revoke": "its own; others' need `manage`",
     "envelopes": "its own",
@@ -54,9 +56,9 @@ HARMLESS = {
     "log.export": "the same, to verify it",
     "cover": "a signature over its own keys, of which it has none",
     "approvals": "only what it may decide, or asked itself",
-    "approve": "of a question that is there it needs `approve`: tests/e2e/test_approvals.py",
+    "approve": "an open question needs `approve`: tests/e2e/authority/test_approvals.py",
     "deny": "the same",
-    "withdraw": "its own question; of others there is none: tests/host/test_approvals.py",
+    "withdraw": "its own question; of others there is none: tests/host/acts/test_approvals.py",
     "invite.ls": "its own invitations, or all for who may manage",
     "invite.wait": "of its own invitations",
     "invite.revoke": "its own; others need `manage`",
@@ -68,6 +70,10 @@ HARMLESS = {
 OTHERS_KEY = "ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"
 FIELDS: dict[str, Any] = {
     "session": "target",
+    "record": "target",
+    "seqs": [1],
+    "port": 22,
+    "forward": "00112233445566aa",
     "name": "stranger",
     "text": "EVIL\n",
     "seq": 1,
@@ -82,7 +88,7 @@ FIELDS: dict[str, Any] = {
     "rows": 10,
     "ref": "hf:target",
     "act": "request",
-    "to": None,
+    "to": "x",
     "id": "ABCD",
     "verifier": OTHERS_KEY,
     "accept": True,
@@ -91,8 +97,10 @@ FIELDS: dict[str, Any] = {
     "pid": 1,
     "signal": "KILL",
     "signed": {"statement": "", "signature": "", "salt": ""},
+    "path": "/etc/passwd",
+    "pattern": "*",
 }
-"""A sound value for every field of every operation: what is refused must be refused for want of the right."""
+"""A sound value for every field of every operation: only the missing right may refuse it."""
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +119,7 @@ def room(hf: Installation) -> Lines:
 
 @pytest.fixture
 def untouched(hf: Installation, room: Lines) -> Iterator[None]:
-    """Whatever was tried: the session and the machine are as they were."""
+    """After every attempt the session and the machine are unchanged."""
 
     def facts() -> tuple[Any, ...]:
         session = hf.get("target")
@@ -138,20 +146,19 @@ def untouched(hf: Installation, room: Lines) -> Iterator[None]:
 
 def fields_of(op: str, **changed: Any) -> dict[str, Any]:
     known = {**FIELDS, **changed}
-    missing = [
-        name for name, field in OPS[op].fields.items() if field.default is ... and name not in known
-    ]
+    fields = request_fields(OPERATIONS[op].request)
+    missing = [name for name, field in fields.items() if field.required and name not in known]
     assert not missing, f"a new field: give it a sound value in FIELDS: {missing}"
-    return {name: known[name] for name in OPS[op].fields if name in known}
+    return {name: known[name] for name in fields if name in known}
 
 
 def test_the_list_of_harmless_operations_names_only_existing_ones() -> None:
-    assert set(HARMLESS) <= set(OPS)
-    needs_more = {name for name, op in OPS.items() if op.right and op.right not in READ}
+    assert set(HARMLESS) <= set(OPERATIONS)
+    needs_more = {name for name, op in OPERATIONS.items() if op.right and op.right not in READ}
     assert not needs_more & set(HARMLESS)
 
 
-@pytest.mark.parametrize("op", sorted(set(OPS) - set(HARMLESS)))
+@pytest.mark.parametrize("op", sorted(set(OPERATIONS) - set(HARMLESS)))
 def test_a5_every_operation_that_does_something_is_refused_by_the_right_it_needs(
     hf: Installation, untouched: None, op: str
 ) -> None:
@@ -160,7 +167,7 @@ def test_a5_every_operation_that_does_something_is_refused_by_the_right_it_needs
         reader.request(op, **fields_of(op))
     lacking = refused.value.facts["right"]
     assert lacking not in READ and refused.value.facts["operator"] == "reader", refused.value.facts
-    assert not OPS[op].right or lacking == OPS[op].right
+    assert not OPERATIONS[op].right or lacking == OPERATIONS[op].right
     assert refused.value.recover
     reader.close()
 
@@ -170,7 +177,7 @@ def test_a5_every_act_on_the_turn_is_refused(hf: Installation, untouched: None, 
     reader = Wire(hf, "reader", 71)
     with pytest.raises(NotAllowed):
         reader.request("turn", session="target", act=act, to="ann" if act in TURN_ACTS_TO else None)
-    reader.request("turn", session="target", act="release")  # it holds nothing: nothing happens
+    reader.request("turn", session="target", act="release")  # holds no turn: no effect
     reader.close()
 
 
@@ -201,7 +208,7 @@ def test_a5_the_harmful_side_of_a_harmless_operation_is_refused(
 def test_a5_an_attached_reader_types_resizes_and_holds_nothing(
     hf: Installation, room: Lines, untouched: None
 ) -> None:
-    """Every kind of frame that a client may send, from one who is attached."""
+    """Every kind of frame that a client may send, from an attached reader."""
     reader = Wire(hf, "reader", 73)
     said = reader.attach("target", cols=33, rows=7)
     assert said["observe"] is True and said["size"] == {"cols": 80, "rows": 24}
@@ -218,11 +225,13 @@ def test_a5_an_attached_reader_types_resizes_and_holds_nothing(
         ],
         frames.CANCEL: [frames.cancel(1), frames.cancel(0xFFFFFFFF)],
         frames.SEEN: [frames.seen(0), frames.seen((1 << 64) - 1)],
+        frames.STDIN: [frames.stdin(1, 0, b"EVIL\n"), frames.stdin(9, 1 << 63, b"")],
+        frames.CREDIT: [frames.credit(1, 0), frames.credit(9, (1 << 64) - 1)],
         frames.REQUEST: [
             frames.request(9, {"op": "send", "session": "target", "text": "EVIL\n", "seq": 1})
         ],
     }
-    for kind in sorted(frames.FROM_CLIENT - {frames.HELLO, frames.PROOF}):  # those two: below
+    for kind in sorted(frames.FROM_CLIENT - {frames.HELLO, frames.PROOF}):  # HELLO and PROOF: below
         for frame in tried[kind]:
             reader.say(frame)
     for number in (1, 1 << 60, 2):
@@ -233,7 +242,7 @@ def test_a5_an_attached_reader_types_resizes_and_holds_nothing(
 
 
 @pytest.mark.parametrize("kind", sorted(frames.FROM_CLIENT & {frames.HELLO, frames.PROOF}))
-def test_a5_whoever_is_introduced_stays_who_it_is(
+def test_a5_a_second_introduction_does_not_change_the_operator(
     hf: Installation, untouched: None, kind: int
 ) -> None:
     reader = Wire(hf, "reader", 74)
@@ -257,7 +266,7 @@ def test_a5_whoever_is_introduced_stays_who_it_is(
 def test_a5_a_reader_does_not_bring_its_ssh_agent(
     hf: Installation, untouched: None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Whoever points a session's agent socket at a program of its own is asked for every signature that is made in it."""
+    """The owner of a session's agent socket is asked for every signature made in the session."""
     path = str(tmp_path_factory.mktemp("agent") / "sock")
     with socket.socket(socket.AF_UNIX) as agent:
         agent.bind(path)
@@ -272,17 +281,17 @@ def test_a5_a_reader_does_not_bring_its_ssh_agent(
         ann.attach("target", agent=path)
         assert path in [
             os.readlink(one) for one in hf.home.rglob("agent.sock") if one.is_symlink()
-        ]  # it is where it was looked for
+        ]  # the agent is at the expected place
         ann.close()
     eventually(lambda: not hf.get("target")["operators"], "both to be gone")
 
 
-def test_a5_who_may_see_nothing_sees_nothing(hf: Installation, room: Lines) -> None:
+def test_a5_an_operator_without_rights_sees_no_session(hf: Installation, room: Lines) -> None:
     outsider = Wire(hf, "outsider", 77)
-    for op in sorted(OPS):
+    for op in sorted(OPERATIONS):
         if op == "approvals":
             assert outsider.request(op, session="target") == {"approvals": []}
-        elif "session" in OPS[op].fields and op != "grant":
+        elif "session" in request_fields(OPERATIONS[op].request) and op != "grant":
             with pytest.raises(Refused if op == "cover" else NotAllowed):
                 outsider.request(op, **fields_of(op))
     with pytest.raises(NotAllowed):
@@ -294,10 +303,10 @@ def test_a5_who_may_see_nothing_sees_nothing(hf: Installation, room: Lines) -> N
 
 
 @pytest.mark.parametrize("how", ["attach", "read", "events", "wait"])
-def test_a5_who_watches_does_not_watch_longer_than_it_may(
+def test_a5_a_viewer_is_dropped_when_its_right_ends(
     hf: Installation, room: Lines, how: str
 ) -> None:
-    """A right that ends ends what goes on under it, too: not only the next question is refused."""
+    """An expired right also ends running output, not only the next request."""
     name = f"guest-{how}"
     hf.people(name, rights="")
     hf.quick("grant", name, "--rights", "observe", "--session", "target", "--expires", "5s")

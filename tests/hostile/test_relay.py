@@ -1,5 +1,9 @@
-"""Against a relay that does whatever it likes (T2, P1): nothing is done that its actor did not sign, here and now; nothing is done twice; nothing is read; what is tampered with ends
-the channel and never the session; and once the relay behaves again everything goes on by itself."""
+"""Against a relay that behaves arbitrarily (T2, P1).
+
+No act happens without the actor's signature, here and now. No act happens twice, and none can be
+read. Tampering ends the channel and never the session, and once the relay behaves again all
+connections continue by themselves.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,20 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.e2e.harness import Installation, eventually, installation
-from tests.hostile.wire import Lines
 
 from holdfast import home as homes
 from holdfast.client import remote
-from holdfast.client.link import HostGone, Link
+from holdfast.client.gone import HostGone
+from holdfast.client.link import Link
 from holdfast.home import machines
 from holdfast.model import signing
 from holdfast.model.errors import HoldfastError, PeerFault
-from holdfast.testing.crooked import DOWN, UP, Crooked, honest
 from holdfast.wire import outer
+from tests.support.commands.through_relay import connect, invitation
+from tests.support.examples import examples
+from tests.support.installation import Installation, eventually, installation
+from tests.support.peers.hostile_client import Lines
+from tests.support.simulation.crooked_carrier import DOWN, UP, Crooked, honest
 
 ACTS = (
     "drop",
@@ -42,16 +49,9 @@ ACTS = (
 
 
 @pytest.fixture(scope="module")
-def relay() -> Iterator[Crooked]:
-    made = Crooked()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory, relay: Crooked) -> Iterator[Installation]:
     with installation(tmp_path_factory.mktemp("there"), "[turn]\nidle_s = 0.2\n") as made:
-        made.ok("host", "connect", relay.url)
+        connect(made, relay)
         yield made
 
 
@@ -61,7 +61,7 @@ def here(tmp_path_factory: pytest.TempPathFactory, there: Installation) -> Itera
         for name in ("ann", "bob"):
             made.ok(
                 "join",
-                there.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0]["url"],
+                invitation(there),
                 "--as",
                 name,
             )
@@ -69,12 +69,13 @@ def here(tmp_path_factory: pytest.TempPathFactory, there: Installation) -> Itera
         yield made
 
 
-@pytest.fixture(autouse=True)
-def straight(relay: Crooked, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """With little patience: here silence is the relay's doing."""
+pytestmark = pytest.mark.usefixtures("honest_again")
+
+
+@pytest.fixture
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients give up a silent connection after a second: here silence is the relay's doing."""
     monkeypatch.setattr(remote, "REMOTE_SILENCE_S", 1.0)
-    yield
-    relay.meddle = honest
 
 
 def to_box(here: Installation, operator: str = "ann", **other: Any) -> Link:
@@ -86,7 +87,7 @@ def to_box(here: Installation, operator: str = "ann", **other: Any) -> Link:
 
 
 class Crook:
-    """Does one thing after the other to the frames that pass, then behaves."""
+    """Misbehaves in one way after the other with the frames that pass, then behaves."""
 
     def __init__(self, relay: Crooked, plan: list[tuple[int, str]]) -> None:
         self.relay, self.old = relay, list(relay.seen)
@@ -164,9 +165,10 @@ class Crook:
         return [frame]
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.usefixtures("little_patience")
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.integers(1, 60), st.sampled_from(ACTS)), min_size=1, max_size=6))
-def test_t2_whatever_a_relay_does_each_line_is_typed_once_in_order_or_not_at_all(
+def test_t2_against_any_relay_each_line_is_typed_once_in_order_or_not_at_all(
     here: Installation, there: Installation, relay: Crooked, plan: list[tuple[int, str]]
 ) -> None:
     name = f"room-{os.urandom(4).hex()}"
@@ -177,7 +179,7 @@ def test_t2_whatever_a_relay_does_each_line_is_typed_once_in_order_or_not_at_all
     for n in range(6):
         try:
             ann.request("send", session=name, text=f"line {n}\n")
-        except HoldfastError:  # the relay won: it is not known, or it was not done
+        except HoldfastError:  # the relay won: the outcome is unknown, or the act was not done
             ann.close()
             relay.meddle = honest
         else:
@@ -199,16 +201,18 @@ def test_t2_whatever_a_relay_does_each_line_is_typed_once_in_order_or_not_at_all
     there.end(name)
 
 
-def test_t2_an_impostor_with_another_key_is_nobody(here: Installation, there: Installation) -> None:
-    """The relay leads us to a host of its own, or the host has another identity than was paired with."""
+def test_t2_an_impostor_with_another_key_is_refused(
+    here: Installation, there: Installation
+) -> None:
+    """The relay leads to a false host, or the host has a different identity than at pairing."""
     with pytest.raises((PeerFault, HostGone)):
         to_box(here, static=os.urandom(31) + b"\x01").connect()
-    with pytest.raises(PeerFault, match="not the machine"):
+    with pytest.raises(PeerFault, match="not box that you paired with"):
         to_box(here, key=signing.public(os.urandom(32))).connect()
 
 
 def test_t2_versions_cannot_be_talked_down(here: Installation, relay: Crooked) -> None:
-    """What is offered in the clear is bound into the handshake: a relay that changes it gets no channel."""
+    """The clear offer is bound into the handshake: a relay that changes it gets no channel."""
 
     def lower(direction: str, stream: int, frame: outer.Frame) -> list[outer.Frame | float]:
         if direction == UP and isinstance(frame, outer.Data) and frame.payload[:2] == b"HF":
@@ -220,7 +224,7 @@ def test_t2_versions_cannot_be_talked_down(here: Installation, relay: Crooked) -
         to_box(here).connect()
 
 
-def test_t2_a_first_message_that_is_sent_again_does_nothing(
+def test_t2_a_replayed_first_message_has_no_effect(
     here: Installation, there: Installation, relay: Crooked
 ) -> None:
     ann = to_box(here)
@@ -247,7 +251,7 @@ def test_t2_a_first_message_that_is_sent_again_does_nothing(
 def test_t2_a_proof_is_worth_nothing_on_another_channel(
     here: Installation, there: Installation
 ) -> None:
-    """Bob's own machine in between could only pass on what it was told: the proof names the channel, and bob's has another name."""
+    """Bob's machine in between could only pass the proof on, which names another channel."""
     ann = to_box(here)
     ann._channel = "00" * 32
 

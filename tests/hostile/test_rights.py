@@ -1,4 +1,4 @@
-"""Envelopes as somebody would like to have them: after their revocation, with more in them than was given, put together from others."""
+"""Forged envelopes: used after revocation, with additional rights, or spliced from others."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, installation
-from tests.hostile.wire import Lines, Wire
 
 from holdfast import home as homes
 from holdfast.client.identity import identity
-from holdfast.core import envelope
-from holdfast.core.envelope import Chain, Link, Scope
+from holdfast.core.people import envelope
+from holdfast.core.people.envelope import Chain, Link, Scope
 from holdfast.model import base64url, canonical, signing
 from holdfast.model.errors import HoldfastError, NotAllowed, Refused
 from holdfast.model.rights import RIGHTS
 from holdfast.wire import frames
+from tests.support.installation import Installation, installation
+from tests.support.peers.hostile_client import Lines, Wire
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def held(hf: Installation, name: str) -> list[Chain]:
 
 
 def forged(private: bytes, above: Chain, holder: bytes, **changed: Any) -> Chain:
-    """One more link, signed, without asking whether it may be."""
+    """Add a signed link, without asking whether the link is allowed."""
     last = envelope.read(above[-1].body)
     fields: dict[str, Any] = {
         "v": envelope.VERSION,
@@ -62,8 +62,11 @@ def forged(private: bytes, above: Chain, holder: bytes, **changed: Any) -> Chain
 # ---------------------------------------------------------------- revoked
 
 
-def test_a5_the_next_key_of_who_was_revoked_is_not_typed(hf: Installation) -> None:
-    """Attached, holding the turn, with keys on the wire at the very moment: none that comes after the answer to the revocation is read."""
+def test_a5_the_next_key_of_a_revoked_operator_is_not_typed(hf: Installation) -> None:
+    """Attached, holding the turn, with keys on the wire at that moment.
+
+    No key that comes after the answer to the revocation is read.
+    """
     hf.people("ann", rights="execute")
     room = Lines(hf, "revoked")
     ann, boss = Wire(hf, "ann", 101), Wire(hf, "tester", 102)
@@ -84,12 +87,12 @@ def test_a5_the_next_key_of_who_was_revoked_is_not_typed(hf: Installation) -> No
     room.become("before", "last")
 
 
-def test_a5_what_was_handed_on_ends_with_the_key_it_came_through(hf: Installation) -> None:
-    """Two steps down the chain, attached, and typing; the text of the old envelope is no way back."""
+def test_a5_handed_on_rights_end_with_the_key_they_came_through(hf: Installation) -> None:
+    """Two steps down the chain, attached, and typing; the old envelope is no way back."""
     hf.people("lead", rights="execute,grant")
     hf.people(
         "agent", "subagent", rights=""
-    )  # people: what agents hand on and type would be asked about first
+    )  # people, since the gate asks first about the grants and keys of agents
     room = Lines(hf, "chain")
     hf.ok("--as", "lead", "grant", "agent", "--rights", "observe,input,grant", "--own-key")
     hf.ok("--as", "agent", "grant", "subagent", "--rights", "observe,input", "--own-key")
@@ -178,7 +181,7 @@ WIDER: dict[str, Callable[[Installation, Chain], Chain]] = {
 
 @pytest.fixture(scope="module")
 def given(hf: Installation) -> Chain:
-    """What giver has: some rights in one session, for an hour."""
+    """The rights of giver: some rights in one session, for an hour."""
     hf.people("giver", "taker", rights="")
     hf.new("one", "--", "cat")
     hf.new("two", "--", "cat")
@@ -189,9 +192,7 @@ def given(hf: Installation) -> Chain:
 
 
 @pytest.mark.parametrize("how", WIDER)
-def test_a5_nothing_is_wider_than_what_it_comes_from(
-    hf: Installation, given: Chain, how: str
-) -> None:
+def test_a5_no_envelope_is_wider_than_its_parent(hf: Installation, given: Chain, how: str) -> None:
     before = hf.ask("operator.ls")
     taker = Wire(hf, "taker", 107)
     with pytest.raises(Refused):
@@ -203,7 +204,7 @@ def test_a5_nothing_is_wider_than_what_it_comes_from(
 
 
 def test_a5_spliced_from_two_envelopes_of_one_giver(hf: Installation, given: Chain) -> None:
-    """Each link is true; together they were never given."""
+    """Each link is true; together the links were never given."""
     hf.people("other-taker", rights="")
     hf.ok("grant", "giver", "--rights", "observe,grant", "--session", "two")
     wide = next(
@@ -220,7 +221,7 @@ def test_a5_spliced_from_two_envelopes_of_one_giver(hf: Installation, given: Cha
         taker.request("view", session="two")
     taker.request(
         "grant", envelope=envelope.encode((*given, link))
-    )  # as it was given it counts: this test can fail
+    )  # the unchanged envelope counts: this test can fail
     taker.request("view", session="one")
     with pytest.raises(NotAllowed):
         taker.request("view", session="two")

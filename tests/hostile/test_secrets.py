@@ -1,7 +1,9 @@
-"""A whole flow through a relay, and then the question for each secret of it: where can somebody else find it?
+"""A whole flow through a relay, and where its secrets could be found.
 
-Looked at are the command lines and environments of every process of the machine, again and again while the flow goes on; all files of both installations and of the relay,
-their modes, and all that was printed; the memory of the relay. A secret may stand in the one private file that it is for, and nowhere else.
+The test looks at the command lines and environments of every process of the machine, again and
+again during the flow; at all files of both installations and of the relay, their modes, and all
+printed output; and at the memory of the relay. A secret may stand in the one private file that it
+is for, and nowhere else.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.e2e.harness import Installation, eventually, installation
 
 from holdfast import home as homes
-from holdfast.core import joincode
+from holdfast.core.people import join_code
 from holdfast.home import keys, machines
-from holdfast.testing.relays import RelayProcess
+from tests.support.installation import Installation, eventually, installation
+from tests.support.relays import RelayProcess
 
 WORD = "PLAINTEXT-THAT-ONLY-THE-ENDS-MAY-SEE"
 TYPED = "typed-at-a-hidden-prompt-4711"
@@ -37,14 +39,14 @@ class Flow(NamedTuple):
     relay: RelayProcess
     here: Installation
     there: Installation
-    secrets: dict[str, tuple[bytes, ...]]  # what it is -> every way to write it
-    places: dict[str, tuple[str, ...]]  # what it is -> files where it belongs
+    secrets: dict[str, tuple[bytes, ...]]  # name of the secret -> every spelling
+    places: dict[str, tuple[str, ...]]  # name of the secret -> the files that may contain it
     printed: str
     seen: dict[str, str]  # secret -> where a process showed it
 
 
 class Watch(threading.Thread):
-    """Reads command line and environment of all processes for as long as it is wanted; who was ever seen to have which words."""
+    """Reads command line and environment of all processes until stopped; keeps all words."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -101,9 +103,9 @@ def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
         do(there, "host", "connect", relay.url, "--token", "-", stdin=f"{token}\n")
         made = json.loads(
             there.cli("invite", "--rights", "admin", "--no-wait", "--json").raw.splitlines()[0]
-        )  # printed once, as it must be
-        code, _ = joincode.read(made["url"])
-        wrong = joincode.Code(code.id, "0000000" if code.secret != "0000000" else "0000001")
+        )  # printed once, on purpose
+        code, _ = join_code.read(made["url"])
+        wrong = join_code.Code(code.id, "0000000" if code.secret != "0000000" else "0000001")
         do(here, "join", "--relay", relay.url, "--as", "mallory", stdin=f"{wrong.show()}\n", rc=4)
         do(here, "join", "--as", "ann", stdin=f"{made['url']}\n")
         do(here, "join", "--as", "dora", stdin=f"{made['url']}\n", rc=None)
@@ -115,8 +117,9 @@ def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
         for _ in range(2):
             at = len(locking.output)
             locking.until(
-                lambda at=at: b"assphrase" in locking.output[at:], "a question for the passphrase"
-            )  # type: ignore[misc]
+                lambda at=at: b"assphrase" in locking.output[at:],  # type: ignore[misc]
+                "a question for the passphrase",
+            )
             locking.send(f"{PHRASE}\r")
         assert locking.wait() == 0
         do(here, "ls", f"{box}/")
@@ -224,8 +227,8 @@ def test_t4_nothing_of_an_installation_or_a_relay_can_be_reached_by_other_accoun
             )
 
 
-def test_t4_the_memory_of_the_relay_has_nothing_of_what_it_carried(flow: Flow) -> None:
-    """Not only is there no import that leads there: it is not there."""
+def test_t4_the_memory_of_the_relay_has_no_carried_plaintext(flow: Flow) -> None:
+    """Not only does no import lead to a secret: the memory has none."""
     done = flow.here.ok(
         "run", f"{flow.here.ok('machines', '--json').json[0]['name']}/work", "--", f"echo {WORD}"
     )
@@ -280,14 +283,14 @@ def _memory(pid: int) -> list[bytes]:
         ("host", "connect", "ws://127.0.0.1:1", "--token", "two S3CRET-WORD"),
     ],
 )
-def test_t4_errors_do_not_repeat_what_might_be_a_secret(flow: Flow, words: tuple[str, ...]) -> None:
+def test_t4_errors_do_not_repeat_possible_secrets(flow: Flow, words: tuple[str, ...]) -> None:
     for how in ((), ("--json",)):
         done = flow.here.attempt(*words, *how)
         assert done.rc in (2, 3, 4), done
         assert "S3CRET" not in (done.out + done.err).upper()
 
 
-def test_t4_no_core_files_of_what_has_keys_and_programs_in_sessions_keep_their_limit(
+def test_t4_processes_with_keys_leave_no_core_files_and_session_programs_may(
     tmp_path: Path,
 ) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
@@ -297,7 +300,8 @@ def test_t4_no_core_files_of_what_has_keys_and_programs_in_sessions_keep_their_l
     with installation(tmp_path) as hf:
 
         def cli(*words: str) -> str:
-            line = f"ulimit -S -c {wanted // 1024}; exec {shlex.join([str(word) for word in hf.argv(words)])}"
+            command = shlex.join([str(word) for word in hf.argv(words)])
+            line = f"ulimit -S -c {wanted // 1024}; exec {command}"
             return subprocess.run(
                 ["bash", "-c", line],
                 env=hf.env,
@@ -319,7 +323,8 @@ def test_t4_no_core_files_of_what_has_keys_and_programs_in_sessions_keep_their_l
             [
                 "bash",
                 "-c",
-                f"ulimit -S -c {wanted // 1024}; exec {sys.executable} -m holdfast relay serve --listen 127.0.0.1:0",
+                f"ulimit -S -c {wanted // 1024}; "
+                f"exec {sys.executable} -m holdfast relay serve --listen 127.0.0.1:0",
             ],
             env=hf.env,
             stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Who takes the turn has it, whatever the old holder is doing: flooding, gone, or with a megabyte on its way (A3)."""
+"""A seize takes the turn from any holder: flooding, gone, or with a megabyte on its way (A3)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import threading
 import time
 from pathlib import Path
 
-from tests.e2e.harness import DEADLINE_S, SOON_S, Installation, eventually
-from tests.hostile.wire import Wire, crash
-
 from holdfast.wire import frames
+from tests.support.installation import DEADLINE_S, SOON_S, Installation, eventually
+from tests.support.peers.hostile_client import Wire, crash
 
-GATED = "stty raw -echo; echo READY; read -r go < {gate}; exec cat > {got}"  # reads nothing until the gate is written to
+# Reads no input until the gate is written to
+GATED = "stty raw -echo; echo READY; read -r go < {gate}; exec cat > {got}"
 
 
 class Gated:
-    """A session whose program reads nothing until it is let."""
+    """A session whose program reads no input until the test opens the gate."""
 
     def __init__(self, hf: Installation, name: str) -> None:
         self.gate, self.got = Path(hf.user, f"{name}.gate"), Path(hf.user, f"{name}.got")
@@ -35,7 +35,7 @@ class Gated:
 
 
 class Flood(threading.Thread):
-    """Types as fast as the socket takes it, and never reads what it is told."""
+    """Types as fast as the socket allows, and never reads an answer."""
 
     def __init__(self, wire: Wire, session: str) -> None:
         super().__init__(daemon=True)
@@ -61,7 +61,7 @@ class Flood(threading.Thread):
 
 
 def test_a3_a_flood_from_the_holder_does_not_outlive_a_seizure(fresh: Installation) -> None:
-    """Nothing of it is read after the first byte of who took over, though it goes on being sent."""
+    """No flood byte is read after the first byte of the new holder, though the flood continues."""
     fresh.people("evil", "ann")
     got = Path(fresh.user, "got")
     fresh.new("flooded", "--", "sh", "-c", f"stty raw -echo; echo READY; exec cat > {got}")
@@ -82,20 +82,21 @@ def test_a3_a_flood_from_the_holder_does_not_outlive_a_seizure(fresh: Installati
         for n in range(20):
             ann.request("send", session="flooded", text=f"<{n}>")
         eventually(lambda: flood.number > before + 100, "the flood to go on")
-        eventually(lambda: got.read_bytes().endswith(b"<19>"), "what she typed")
+        eventually(lambda: got.read_bytes().endswith(b"<19>"), "her input")
         text = got.read_bytes()
         assert text[text.index(b"<0>") :] == b"".join(b"<%d>" % n for n in range(20))
-        assert elapsed < SOON_S, (
-            elapsed
-        )  # on a machine that does nothing else it is milliseconds: bench/ has the figure
+        assert elapsed < SOON_S, elapsed  # milliseconds on an idle machine: bench/ has the figure
     finally:
         flood.stop()
 
 
-def test_a3_what_one_left_behind_unread_is_discarded_though_the_turn_was_free(
+def test_a3_unread_input_of_the_last_holder_is_discarded_though_the_turn_was_free(
     fresh: Installation,
 ) -> None:
-    """The holder detached, gave the turn back, or the host died: its bytes are still in the terminal, and are not read by whoever takes over."""
+    """The holder detached, gave the turn back, or the host died.
+
+    The old bytes are still in the terminal, and the next holder's program does not read them.
+    """
     fresh.people("evil", "ann")
     for name, leaves in (("released", True), ("crashed", False)):
         session = Gated(fresh, name)
@@ -114,7 +115,7 @@ def test_a3_what_one_left_behind_unread_is_discarded_though_the_turn_was_free(
         assert session.became(b"mine") == b"mine", name
 
 
-def test_a3_ones_own_unread_input_is_kept(fresh: Installation) -> None:
+def test_a3_a_seize_by_the_holder_keeps_its_own_unread_input(fresh: Installation) -> None:
     fresh.people("ann")
     session = Gated(fresh, "own")
     ann = Wire(fresh, "ann", 64)
@@ -126,8 +127,13 @@ def test_a3_ones_own_unread_input_is_kept(fresh: Installation) -> None:
     assert session.became(b"second") == b"first second"
 
 
-def test_a3_what_waits_in_the_host_is_refused_and_not_taken_for_done(fresh: Installation) -> None:
-    """More than the terminal takes waits in the host. Who lost the turn is told so, also when it asks again with the same number."""
+def test_a3_input_waiting_in_the_host_is_refused_and_not_taken_for_done(
+    fresh: Installation,
+) -> None:
+    """More than the terminal takes waits in the host.
+
+    The old holder is told of the loss, also when the same number is asked again.
+    """
     fresh.people("evil", "ann")
     session = Gated(fresh, "waiting")
     evil = Wire(fresh, "evil", 65)
@@ -147,8 +153,8 @@ def test_a3_what_waits_in_the_host_is_refused_and_not_taken_for_done(fresh: Inst
     assert session.became(b"mine") == b"mine"
 
 
-def test_a2_the_turn_is_handed_to_somebody_who_exists(fresh: Installation) -> None:
-    """A turn in the hands of nobody would keep everybody out."""
+def test_a2_the_turn_is_handed_only_to_a_known_operator(fresh: Installation) -> None:
+    """A turn held by an unknown operator would keep all operators out."""
     fresh.people("ann")
     fresh.new("ghost", "--", "cat")
     fresh.quick("--as", "ann", "send", "ghost", "x", "--enter")

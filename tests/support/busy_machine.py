@@ -1,16 +1,13 @@
-"""Sessions under load, with everything that is needed to judge them afterwards."""
+"""Sessions under load, with the histories that are needed to judge them afterwards."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
-from tests.fault.clients import Attached, Lean
-from tests.fault.stage import Stage
-
-from holdfast.core.filter import ViewerFilter
-from holdfast.testing import workload
-from holdfast.testing.history import (
+from holdfast.core.screen.filter import ViewerFilter
+from tests.support import workload
+from tests.support.checkers.history import (
     Fault,
     Kind,
     check_exits,
@@ -18,10 +15,12 @@ from holdfast.testing.history import (
     check_output,
     check_processes,
 )
+from tests.support.clients import Attached, Lean
+from tests.support.stage import Stage
 
 
 def stripped(raw: bytes) -> bytes:
-    """What viewers get of a stream that begins here."""
+    """The part of a stream that viewers get, for a stream that begins here."""
     return bytes(ViewerFilter().feed(raw))
 
 
@@ -34,7 +33,7 @@ class Busy:
         name: str,
         code: int,
         burst: int = 16,
-        pause_ms: int = 8,
+        pause_ms: int = 30,
         viewers: int = 2,
     ) -> None:
         self.stage, self.name, self.code = stage, name, code
@@ -48,13 +47,13 @@ class Busy:
         self.attached: Attached | None = None
 
     def type(self, rng: random.Random) -> None:
-        """One input of one of its clients."""
+        """Type an input at a random client of the session."""
         viewer = rng.choice(self.viewers)
         size = rng.choice((8, 12, 40, 40, 200, 3000))
         viewer.type(workload.tagged(viewer.client, viewer.number + 1, size), ack=rng.random() < 0.3)
 
     def replace(self, viewer: Lean) -> Lean:
-        """That viewer dies; another one comes."""
+        """Kill that viewer and attach a new viewer."""
         viewer.kill()
         self.viewers.remove(viewer)
         self.dead.append(viewer)
@@ -63,13 +62,17 @@ class Busy:
         return fresh
 
     def stop(self, may_skip: bool = False) -> list[Fault]:
-        """Ends the program and judges the whole history. `may_skip`: it floods faster than a busy machine lets the test read, and who is far behind is shown the newest screen."""
+        """End the program and judge the whole history.
+
+        `may_skip`: the program floods faster than a busy machine lets the test read, and a viewer
+        that is far behind is shown the newest screen.
+        """
         stage = self.stage
         stage.pump.until(
             lambda: all(v.live for v in self.viewers), f"viewers of {self.name} are back"
         )
         faults = check_processes(self.identity, {self.name: stage.identity(self.name)})
-        self.viewers[0].type(b"")  # something to acknowledge behind everything else
+        self.viewers[0].type(b"")  # a last input to acknowledge, behind all others
         for viewer in self.viewers:
             if viewer.number:
                 viewer.type(workload.tagged(viewer.client, viewer.number + 1, 12))
@@ -103,7 +106,8 @@ class Busy:
             faults.append(
                 Fault(
                     Kind.INCOMPLETE,
-                    f"the session kept output up to {end} of {len(raw)}; its events {stage.events(self.name)[-4:]}",
+                    f"the session kept output up to {end} of {len(raw)}; "
+                    f"its events {stage.events(self.name)[-4:]}",
                 )
             )
         faults += check_exits({self.name: self.code}, {self.name: stage.exit_code(self.name)})
@@ -112,7 +116,8 @@ class Busy:
 
     def unsettled(self) -> list[str]:
         return [
-            f"client {v.client}: live {v.live}, acked {v.acked} of {v.number}, refused {sorted(v.refused)[:5]}, at {v.position}, error {v.error}, "
+            f"client {v.client}: live {v.live}, acked {v.acked} of {v.number}, "
+            f"refused {sorted(v.refused)[:5]}, at {v.position}, error {v.error}, "
             f"ended {v.ended}"
             for v in self.viewers
         ]

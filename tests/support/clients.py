@@ -1,8 +1,9 @@
-"""Clients to be killed, cut, stalled and compared.
+"""Clients that tests kill, cut, stall and compare.
 
-`Lean` speaks the wire itself, without a process: two hundred of them cost nothing, and every frame it got is kept as a history.
-`Attached` is the real `holdfast attach` on a terminal of its own; what it wrote there is kept, and shown to an `Eye`.
-Both come back by themselves when their host dies and send again what was not acknowledged.
+`Lean` speaks the wire itself, without a process: two hundred of them cost little, and every
+received frame is kept as a history. `Attached` is the real `holdfast attach` on its own terminal;
+its output is kept, and shown to an `Eye`. Both reconnect by themselves when their host dies and
+resend unacknowledged input.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ import time
 from collections import deque
 from typing import Any
 
-from tests.fault.stage import COLS, ROWS, Stage
-
 from holdfast.model.errors import Unavailable, from_wire
-from holdfast.testing.history import Outcome, Output, Screen, Sent, Shown
-from holdfast.testing.introduction import Introduction
-from holdfast.testing.oracle import Eye
 from holdfast.transport import unix
 from holdfast.wire import frames
+from tests.support.checkers.history import Outcome, Output, Screen, Sent, Shown
+from tests.support.checkers.screen_model import Eye
+from tests.support.peers.introduction import Introduction
+from tests.support.stage import COLS, ROWS, Stage
 
 RETRY_S = 0.02
 READ_BYTES = 1 << 18
@@ -131,7 +131,7 @@ class Lean:
             if e.errno not in (errno.EPIPE, errno.ECONNRESET):
                 raise
             if not self.stalled:
-                self._readable()  # what the host still said counts; the end follows
+                self._readable()  # the host's last frames count; the end follows
 
     def _readable(self) -> None:
         sock = self._sock
@@ -244,11 +244,11 @@ class Lean:
             self.stage.pump.add(self._sock.fileno(), self._readable)
 
     def cut(self) -> None:
-        """The connection breaks, at whatever byte; the client comes back and goes on where it was."""
+        """Break the connection, at any byte; the client reconnects and continues where it was."""
         self._lost()
 
     def kill(self) -> None:
-        """The client dies: it never comes back."""
+        """Kill the client, without a reconnect."""
         self.gone = True
         self._lost()
 
@@ -285,7 +285,7 @@ class Lean:
 
 
 class Attached:
-    """`holdfast attach` on a terminal. `data` is everything it wrote there."""
+    """`holdfast attach` on a terminal. `data` has all bytes written there."""
 
     def __init__(
         self,
@@ -305,8 +305,9 @@ class Attached:
         self.eye = Eye(*size, second) if eye else None
         self.stalled = False
         self._out: deque[bytes] = deque()
+        self.before = termios.tcgetattr(slave)
         self.pid = stage.forge.cli(stage.env | (env or {}), ["attach", session, *options], slave)
-        self._slave = slave  # kept open: what the client wrote stays readable when it dies
+        self._slave = slave  # kept open: output of the client stays readable after its death
         self.status: int | None = None
         stage.clients.append(self)
         stage.pump.add(self.master, self._readable)
@@ -324,7 +325,7 @@ class Attached:
                 self._out.popleft()
 
     def _readable(self) -> None:
-        """As a terminal does: what there is, not only the 4 KiB that the kernel gives at a time."""
+        """Read all available bytes, as a terminal does, not only the kernel's 4 KiB."""
         for _ in range(TERMINAL_READS):
             try:
                 data = os.read(self.master, 1 << 16)
@@ -365,7 +366,7 @@ class Attached:
         return self.wait()
 
     def wait(self) -> int:
-        """Until it has ended; its exit code, negative for a signal."""
+        """Wait for the end; return the exit code, negative for a signal."""
         if self.status is None:
             self.stage.pump.until(
                 lambda: not self.stage.running(self.pid),

@@ -1,4 +1,4 @@
-"""What tests of telemetry need: the numbers as a dictionary, and a collector that decodes what it is sent."""
+"""For tests of telemetry: the numbers as a dictionary, and a collector that decodes its input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.e2e.harness import Installation, eventually
+
+from tests.support.installation import Installation, eventually
 
 Numbers = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -30,12 +31,12 @@ def numbers(hf: Installation) -> Numbers:
 
 
 def of(found: Numbers, name: str, **labels: str) -> float:
-    """0 if there is no such sample (yet)."""
+    """The value of a sample; 0 if the sample does not exist (yet)."""
     return found.get((name, tuple(sorted(labels.items()))), 0.0)
 
 
 def until(hf: Installation, check: Callable[[Numbers], bool], what: str) -> Numbers:
-    """The numbers, once they are so."""
+    """The numbers, once they satisfy the check."""
     return wanted(lambda: numbers(hf), check, what)
 
 

@@ -1,4 +1,7 @@
-"""A program that tries to outlive its session, in the way that its first argument names. It writes a line into the file of the second when it is where it wants to be."""
+"""A program that tries to outlive its session, in the way that the first argument names.
+
+The program writes a line into the file of the second argument when it has escaped.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def main(way: str, where: str, *more: str) -> None:
         os.mkdir(more[0])
         if not os.path.exists(f"{more[0]}/cgroup.procs"):
             os.rmdir(more[0])
-            os._exit(1)  # no such file system is there
+            os._exit(1)  # this file system does not exist
         with open(f"{more[0]}/cgroup.procs", "w") as file:
             file.write(str(os.getpid()))
     there(where)
@@ -66,7 +69,7 @@ def main(way: str, where: str, *more: str) -> None:
             signal.pause()
         os.wait()
     while True:
-        time.sleep(3600)  # poll: nothing, for as long as it may
+        time.sleep(3600)  # poll: idle for as long as possible
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Plug-in policies as one hopes never to meet them, and a few decent ones. Loaded by a worker process, not by the tests."""
+"""Plug-in policies that misbehave, and a few decent policies.
+
+Loaded by a worker process, not by the tests.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def echo(question: dict[str, Any]) -> Any:
 
 def hang(question: dict[str, Any]) -> Any:
     while True:
-        time.sleep(3600)  # a pause until its process is ended
+        time.sleep(3600)  # a pause until the process is ended
 
 
 def spin(question: dict[str, Any]) -> Any:
@@ -82,22 +85,22 @@ def fork(question: dict[str, Any]) -> Any:
 
 
 def brood(question: dict[str, Any]) -> Any:
-    """Children that outlive the question, in the same process group, and a parent that does not answer."""
+    """Leaves children that outlive the question in the same process group, and does not answer."""
     pids = []
     for _ in range(3):
         pid = os.fork()
         if pid == 0:
-            time.sleep(3600)  # a pause until its process is ended
+            time.sleep(3600)  # a pause until the process is ended
         pids.append(pid)
     with open(question["cwd"] + "/pids", "w") as f:
         f.write(" ".join(map(str, pids)))
     os.replace(question["cwd"] + "/pids", question["cwd"] + "/brood")
     while True:
-        time.sleep(3600)  # a pause until its process is ended
+        time.sleep(3600)  # a pause until the process is ended
 
 
 def forge(question: dict[str, Any]) -> Any:
-    """Writes an answer of its own onto every descriptor it finds."""
+    """Writes a forged answer onto every open descriptor."""
     body = json.dumps({"number": 999, "answer": {"verdict": "allow", "because": "forged"}}).encode()
     for fd in range(3, 64):
         try:

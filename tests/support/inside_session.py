@@ -1,8 +1,8 @@
-"""What runs inside a session under test: raw mode, exact bytes.
+"""The programs inside a session under test: raw mode, exact bytes.
 
-inside.py record FILE COUNT     takes COUNT bytes as they come and keeps them in FILE
+inside.py record FILE COUNT     reads COUNT bytes as they come and keeps them in FILE
 inside.py emit FILE             waits for a key, then writes FILE's bytes between BEGIN and END
-inside.py modes                 sets every mode that a full-screen program may set, then waits for a key
+inside.py modes                 sets every mode of full-screen programs, then waits for a key
 inside.py sizes FILE            appends each size of the terminal to FILE
 """
 

@@ -34,9 +34,11 @@ import avt
 
 from holdfast import home as homes
 from holdfast.client.link import Link
-from holdfast.core import events
-from holdfast.faces.cli.main import main as command_line
-from holdfast.host.groups import Groups
+from holdfast.core.session import events
+from holdfast.faces.cli.main import run as command_line
+from holdfast.host.processes.cgroups import Groups
+from tests.support.commands import warm
+from tests.support.kernel import words_of
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 DEADLINE_S = 120.0  # however slow and busy the machine is: only what hangs needs this long
@@ -44,16 +46,21 @@ SOON_S = (
     30.0  # for what waits for nobody: milliseconds where nothing else runs, bench/ has the figures
 )
 POLL_S = 0.01
+# Options of `new --contained`. The tests' own Python lies outside of the account's home, so that a
+# contained session sees it only if it is shared.
+SHARE_PYTHON = [] if sys.base_prefix.startswith("/usr") else [f"--share={sys.base_prefix}"]
 T = TypeVar("T")
 
 
-def eventually(check: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """Polls until `check` gives something true."""
+def eventually(check: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
+    """Polls until `check` gives something true. A file that does not exist yet counts as false."""
     end = time.monotonic() + deadline_s
     while True:
-        found = check()
-        if found:
-            return found
+        try:
+            if found := check():
+                return found
+        except FileNotFoundError:
+            pass
         assert time.monotonic() < end, f"not within {deadline_s:g} s: {what}"
         select.select([], [], [], POLL_S)
 
@@ -94,22 +101,25 @@ class Installation:
         self.base = base
         self.relay = relay  # whether `up` starts one here, which takes longer than all the rest
         self.home = home or base / "hf"
-        self.user = base / "user"
-        self.user.mkdir()
-        (self.user / ".bashrc").write_text("PS1='$ '\n")
-        (self.user / ".zshrc").write_text("PS1='$ '\n")
+        # Commands run in a directory of its own: the home cannot be a contained session's workspace.
+        self.user, self.account = base / "user", base / "account"
+        for directory in (self.user, self.account):
+            directory.mkdir()
+        (self.account / ".bashrc").write_text("PS1='$ '\n")
+        (self.account / ".zshrc").write_text("PS1='$ '\n")
         if config:
             self.configure(config)
         self.env = {
             "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
             "LANG": "C.UTF-8",
-            "HOME": str(self.user),
+            "HOME": str(self.account),
             "SHELL": "/bin/bash",
             "TERM": "xterm-256color",
             "USER": "tester",
             "PYTHONPATH": str(SOURCE),
             "HOLDFAST_HOME": str(self.home),
         }
+        self.python = sys.executable  # of the environment whose Holdfast is run
         self.terminals: list[Terminal] = []
         self.background: list[subprocess.Popen[bytes]] = []
 
@@ -136,7 +146,7 @@ class Installation:
 
     def argv(self, args: tuple[str | bytes, ...]) -> list[str | bytes]:
         self._no_relay(args)
-        return [sys.executable, "-m", "holdfast", *args]
+        return [self.python, "-m", "holdfast", *args]
 
     def cli(
         self,
@@ -147,11 +157,17 @@ class Installation:
         timeout: float = DEADLINE_S,
     ) -> Result:
         """Runs the command line to its end."""
+        environment = {**self.env, **(env or {})}
+        if self.python == sys.executable and warm.fits(args, stdin, environment):
+            self._no_relay(args)
+            found = warm.run(args, stdin, environment, str(cwd or self.user), timeout)
+            return Result(found.code, found.out, found.err.decode("utf-8", "replace"))
         done = subprocess.run(
             self.argv(args),
-            input=stdin,
+            input=stdin or None,
+            stdin=None if stdin else subprocess.DEVNULL,
             capture_output=True,
-            env={**self.env, **(env or {})},
+            env=environment,
             cwd=cwd or self.user,
             timeout=timeout,
         )
@@ -162,12 +178,17 @@ class Installation:
         assert result.rc == 0, (args, result)
         return result
 
-    def people(self, *names: str, rights: str = "admin", kind: str = "human") -> None:
-        """Operators beside the one who tests."""
+    def people(
+        self, *names: str, rights: str = "admin", kind: str = "human", plain: bool = True
+    ) -> None:
+        """Operators beside the one who tests. `plain`: agents may steer plain sessions."""
         for name in names:
             self.ok("operator", "add", name, "--kind", kind)
-            if rights:
-                self.ok("grant", name, "--rights", rights)
+            wanted = [rights] if rights else []
+            if plain and kind == "agent":
+                wanted.append("plain")
+            if wanted:
+                self.ok("grant", name, "--rights", ",".join(wanted))
 
     def start(
         self,
@@ -287,21 +308,13 @@ class Installation:
 
     def processes(self) -> dict[int, str]:
         """Every process whose environment names this home, and what it is."""
-        mark = f"HOLDFAST_HOME={self.home}".encode()
+        mark = f"HOLDFAST_HOME={self.home}"
         found = {}
         for entry in os.listdir("/proc"):
             with contextlib.suppress(OSError):
-                if (
-                    entry.isdigit()
-                    and mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
-                    and alive(int(entry))
-                ):
-                    found[int(entry)] = (
-                        Path(f"/proc/{entry}/cmdline")
-                        .read_bytes()
-                        .replace(b"\0", b" ")
-                        .decode("utf-8", "replace")[:200]
-                    )
+                if entry.isdigit() and mark in words_of(int(entry)) and alive(int(entry)):
+                    words = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ")
+                    found[int(entry)] = words.decode("utf-8", "replace")[:200]
         return found
 
     def keepers(self) -> list[int]:

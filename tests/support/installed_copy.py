@@ -1,4 +1,4 @@
-"""An engine in the test's own process, with real keepers, sessions and gate; and a caller who has proved a key."""
+"""An engine in the test's process, with real keepers, sessions and gate; and a proved caller."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast import home as homes
-from holdfast.home import config
+from holdfast.home.settings import Settings
 from holdfast.host.engine import Engine
-from holdfast.host.store import Store
+from holdfast.host.storage.store import Store
 from holdfast.model import signing
 
 DEADLINE_S, POLL_S = 120.0, 0.01
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Caller:
-    """As much of a connection as what is called here looks at."""
+    """The part of a connection that the called functions use."""
 
     def __init__(self, operator: str, kind: str = "human", private: bytes | None = None) -> None:
         self.operator, self.kind = operator, kind
@@ -34,9 +34,10 @@ class Caller:
 async def engine(path: Path) -> AsyncIterator[Engine]:
     home = homes.resolve({"HOLDFAST_HOME": str(path / "hf")})
     homes.prepare(home)
-    made = Engine(home, config.settings(config.load(home.config)), Store(home.database))
-    made.store.start(asyncio.get_running_loop())
-    await made.adopt_all()
+    made = Engine(home, Settings.load(home), Store(home.database))
+    made.store.start()
+    await made.begin()
+    await made.adoptions.all()
     try:
         yield made
     finally:
@@ -45,7 +46,7 @@ async def engine(path: Path) -> AsyncIterator[Engine]:
 
 
 async def eventually(check: Callable[[], T], what: str) -> T:
-    """Polls until `check` gives something true."""
+    """Poll until `check` returns a true value."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + DEADLINE_S
     while not (found := check()):

@@ -1,6 +1,9 @@
-"""A program that records acts until it is killed: `journal_writer.py DATABASE EFFECTS COUNT START`. Its effects are lines in a file.
+"""A program that records acts until it is killed. Its effects are lines in a file.
 
-Each act is an intent, then its effect (a line), then the outcome; keys are posted in between. With COUNT 0 it only recovers.
+    journal_writer.py DATABASE EFFECTS COUNT START
+
+Each act is an intent, then its effect (a line), then the outcome; keys are posted in between. With
+COUNT 0 the program only recovers.
 """
 
 from __future__ import annotations
@@ -11,11 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from holdfast.core import record
-from holdfast.host.journal import Journal, Typist
-from holdfast.host.store import Store
+from holdfast.core.record import record
+from holdfast.host.storage.journal import Journal, Typist
+from holdfast.host.storage.store import Store
 from holdfast.testing.probes import arm_from
-from holdfast.testing.records import Scribe
+from tests.support.checkers.records import Scribe
 
 
 def _lines(path: str) -> set[int]:
@@ -24,7 +27,7 @@ def _lines(path: str) -> set[int]:
 
 async def main(database: str, effects: str, count: int, start: int) -> None:
     store = Store(database)
-    store.start(asyncio.get_running_loop())
+    store.start()
     scribe = Scribe(b"writer")
     journal = Journal(store, scribe.private)
     done = os.open(effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -1,7 +1,11 @@
-"""A nursery with keepers for tests, driven over the wire as a host drives it. Nothing of the host's code is used."""
+"""A nursery with keepers for tests, driven over the wire as a host drives it.
+
+No code of the host is used.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -15,7 +19,7 @@ from typing import Any
 from holdfast.wire import keeper as wire
 from holdfast.wire.ring import RingReader
 
-WAIT_S = 120.0  # however slow and busy the machine is: only what hangs needs this long
+WAIT_S = 120.0  # on the slowest and busiest machine: only a hanging process needs this long
 RAW = "stty raw -echo; echo READY; "  # the terminal neither echoes nor edits from here on
 
 
@@ -59,7 +63,7 @@ def boottime_ns(plus_s: float = 0.0) -> int:
 
 
 class Link:
-    """One host's connection to a keeper."""
+    """A host's connection to a keeper."""
 
     def __init__(self, path: Path, term: int) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -107,7 +111,7 @@ class Link:
         until(lambda: self.ring.written >= self.sequence, f"act {self.sequence} to take effect")
 
     def state(self) -> wire.State:
-        """What the keeper says now; also a line: everything sent before has been dealt with."""
+        """The state that the keeper reports; also a barrier for all earlier packets."""
         self._tag += 1
         self.sock.send(wire.query(self._tag))
         while (state := wire.read_state(self.packet(wire.STATE))).tag != self._tag:
@@ -115,14 +119,14 @@ class Link:
         return state
 
     def fill(self, flags: int = 0) -> list[int]:
-        """Types until the terminal takes no more and a piece is partly written; gives the sequences that wait."""
+        """Type until a piece is half written; return the sequence numbers that wait."""
         while not self.state().queued_input:
             self.type(bytes(range(32, 96)) * 512, flags=flags)  # 32 KiB each
         until(lambda: self.ring.accepted == self.sequence, "all to be taken")
         return list(range(self.ring.written + 1, self.sequence + 1))
 
     def rung(self) -> bool:
-        """Whether the bell rang since it was asked last."""
+        """Whether the bell rang since the last call."""
         try:
             os.read(self.bell, 8)
             return True
@@ -288,8 +292,18 @@ class Nursery:
             self.process.stdout.close()
 
 
+def descriptors(pid: int) -> list[tuple[str, str]]:
+    """The target and the kernel's notes of each open file, without those closed meanwhile."""
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            notes = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
+            found.append((os.readlink(f"/proc/{pid}/fd/{fd}"), notes))
+    return found
+
+
 def below(pid: int) -> list[int]:
-    """All processes below this one."""
+    """All processes below this process."""
     found: list[int] = []
     try:
         lists = [
@@ -297,7 +311,7 @@ def below(pid: int) -> list[int]:
             for thread in os.listdir(f"/proc/{pid}/task")
         ]
     except OSError:
-        return found  # it has just ended
+        return found  # the process has just ended
     for child in map(int, " ".join(lists).split()):
         found += [child, *below(child)]
     return found

@@ -1,8 +1,10 @@
-"""Operators that work on one session at the same time, each in a thread of its own, and remember what they did and what they were told.
+"""Operators that work on one session at the same time, each in its own thread, and keep a history.
 
-Each does one thing after the other, through the client that people use: what it asks is repeated when the host dies under it, with the same
-number. `Typist` is attached and types keys; the others send lines, run commands and move the turn. What they know becomes a history for
-`holdfast.testing.linear`; what a crash may have done twice, or half, is said there as what it is: unknown.
+Each operator makes one request after the other, through the ordinary client: a request is repeated
+with the same number when the host dies. `Typist` is attached and types keys; the others send lines,
+run commands and move the turn. Their knowledge becomes a history for
+`tests.support.checkers.linear`. An act that a crash may have applied twice, or half, is stated
+there as unknown.
 """
 
 from __future__ import annotations
@@ -16,16 +18,24 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.fault.stage import COLS, ROWS, Stage
-
-from holdfast.client.link import HostGone, Link
-from holdfast.model.errors import HoldfastError, PeerFault, Refused, TurnHeld, Unavailable
-from holdfast.testing.history import Outcome
-from holdfast.testing.linear import NOT_SAID, Act, Operation
+from holdfast.client.gone import HostGone
+from holdfast.client.link import Link
+from holdfast.model.errors import (
+    HoldfastError,
+    OutcomeUnknown,
+    PeerFault,
+    Refused,
+    TurnHeld,
+    Unavailable,
+)
 from holdfast.wire import frames
+from tests.support.checkers.history import Outcome
+from tests.support.checkers.linear import NOT_SAID, Act, Operation
+from tests.support.stage import COLS, ROWS, Stage
 
 PAUSE_S = 0.02  # at most, between two acts of one operator
-ANSWER_S = 60.0  # keys that nobody answers in this time: the operator goes on, its outcome unknown
+# Without an answer to its keys in this time, the operator continues; the outcome is unknown
+ANSWER_S = 60.0
 TURN_ACTS = (Act.REQUEST, Act.HAND, Act.GRANT, Act.REFUSE, Act.RELEASE, Act.SEIZE, Act.SHOW)
 
 
@@ -74,14 +84,17 @@ class Operator(threading.Thread):
             raise
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """Asks until there is an answer: while a host is away nothing is known, and the same act is asked for again."""
+        """Ask until there is an answer.
+
+        While a host is away the outcome is not known, and the same act is requested again.
+        """
         end = time.monotonic() + ANSWER_S
         while True:
             try:
                 return self.link.request(op, **fields)
             except PeerFault:
                 raise
-            except Unavailable:
+            except (Unavailable, OutcomeUnknown):
                 self.link.close()
                 if time.monotonic() > end:
                     raise
@@ -95,7 +108,8 @@ class Operator(threading.Thread):
         running = self.runs and self.rng.random() < 0.4
         begun = time.monotonic()
         number, outcome, holder = 0, Outcome.ACKED, NOT_SAID
-        # hold=0: what an agent does and could not be judged in time, on a busy machine, would wait for an approval that nobody gives
+        # hold=0: an act of an agent that could not be judged in time, on a busy machine, would wait
+        # for an approval that never comes
         try:
             if running:
                 self.ran.add(text)
@@ -117,7 +131,7 @@ class Operator(threading.Thread):
                     hold=0.0,
                 )["act"]
         except TurnHeld as e:
-            outcome, holder = Outcome.REFUSED, e.facts.get("holder") or NOT_SAID
+            outcome, holder = Outcome.REFUSED, str(e.facts.get("holder") or NOT_SAID)
         except Refused:
             outcome = Outcome.REFUSED
         except HoldfastError:
@@ -142,7 +156,7 @@ class Operator(threading.Thread):
         ):
             self.history.append(
                 Operation(self.name, Act.WRITE, begun, ended, Outcome.UNKNOWN)
-            )  # the turn may have been taken for it
+            )  # the act may have taken the turn
 
     # ------------------------------------------------------------ moving the turn
 
@@ -167,7 +181,7 @@ class Operator(threading.Thread):
                 if act in (Act.SHOW, Act.REQUEST):
                     told = turn["holder"] if turn else None
         except TurnHeld as e:
-            outcome, told = Outcome.REFUSED, e.facts.get("holder") or NOT_SAID
+            outcome, told = Outcome.REFUSED, str(e.facts.get("holder") or NOT_SAID)
         except Refused:
             outcome = Outcome.REFUSED
         except HoldfastError:
@@ -192,7 +206,10 @@ class Operator(threading.Thread):
 
 
 class Typist(Operator):
-    """Attached; its lines are keys. Comes back when the host dies, and sends again what was not taken."""
+    """An attached operator that sends lines as keys.
+
+    Reconnects when the host dies, and resends keys that were not taken.
+    """
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -234,7 +251,7 @@ class Typist(Operator):
             self._attached, self._acked = self.link.sock, max(self._acked, answer["acked"])
 
     def _hear(self, number: int) -> dict[str, Any] | None:
-        """One frame; the refusal of this input, if it is that."""
+        """Read a frame; return the frame if it refuses this input."""
         kind, payload = self.link.receive(ANSWER_S)
         if kind == frames.OUTPUT:
             self._acked = max(self._acked, frames.read_output(payload)[2])
@@ -251,7 +268,7 @@ class Typist(Operator):
             return super().move(act)
         begun = (
             time.monotonic()
-        )  # the line drops; the host has noticed when it welcomes the next one, or has died
+        )  # the connection drops; the host has noticed when it welcomes the next one, or has died
         self.link.close()
         with contextlib.suppress(HoldfastError):
             self._attach()
@@ -260,8 +277,12 @@ class Typist(Operator):
         )
 
 
-def told(operators: list[Operator], crashes: list[tuple[float, float]]) -> list[Operation]:
-    """The whole history. What was under way when a host died may have been done by that host too: its turn died with it."""
+def history_of(operators: list[Operator], crashes: list[tuple[float, float]]) -> list[Operation]:
+    """The whole history.
+
+    A host that died may have applied the act under way; a turn given by that host died with the
+    host.
+    """
     history = [op for one in operators for op in one.history]
     for begun, dead in crashes:
         history.append(Operation("", Act.RESTART, begun, dead))

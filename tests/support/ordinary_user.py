@@ -1,4 +1,4 @@
-"""A throwaway user of this machine, and an interpreter it may run: for tests that root passes too easily."""
+"""A throwaway user of this machine with an interpreter: for tests that root passes too easily."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.host.parse import find_shfmt
+from holdfast.host.policy.shfmt import find_shfmt
 
 SITE_PACKAGES = Path(pytest.__file__).resolve().parent.parent
 SOURCE = Path(__file__).resolve().parents[2]
@@ -34,7 +34,7 @@ class OrdinaryUser:
     home: Path
 
     def run(self, argv: list[str]) -> subprocess.CompletedProcess[str] | None:
-        """Run to the end, seeing this source tree and the tests' libraries; None if that may not be run."""
+        """Run to the end, with this source tree and the libraries; None if not permitted."""
         environment = {
             "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
             "LANG": "C.UTF-8",
@@ -60,7 +60,7 @@ class OrdinaryUser:
             return None
 
     def python(self, *modules: str) -> str:
-        """An interpreter that may be run and finds `modules`; the tests' own may lie in root's home."""
+        """An interpreter with `modules` that the user may run; ours may lie in root's home."""
         check = f"import sys, {', '.join(modules)}; assert sys.version_info >= (3, 11)"
         for candidate in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
             probe = self.run([candidate, "-c", check])
@@ -69,7 +69,7 @@ class OrdinaryUser:
         pytest.skip(f"no interpreter that an ordinary user may run finds {', '.join(modules)}")
 
     def own_python(self, *modules: str) -> str:
-        """The same in an environment of theirs, with the shell's grammar beside it, which a gate reads commands with."""
+        """The same in an environment of the user, with the shell grammar for the gate."""
         place = self.home / "python"
         made = self.run([self.python("venv", *modules), "-m", "venv", "--without-pip", str(place)])
         assert made is not None and made.returncode == 0, made
@@ -78,14 +78,17 @@ class OrdinaryUser:
 
 
 @contextlib.contextmanager
-def ordinary_user() -> Iterator[OrdinaryUser]:
-    """Made with useradd, removed again with all it left. Skips, with the reason, unless root."""
+def ordinary_user(parent: Path | None = None) -> Iterator[OrdinaryUser]:
+    """A user made with useradd, with a home below `parent` (default: /tmp); removed with its files.
+
+    Skips, with the reason, unless root.
+    """
     if os.getuid() != 0:
         pytest.skip("needs root to make a throwaway user")
     if shutil.which("useradd") is None or shutil.which("userdel") is None:
         pytest.skip("useradd and userdel are not installed")
     name = f"hf{secrets.token_hex(4)}"
-    home = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    home = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent))
     try:
         _account("useradd", "--no-create-home", "--home-dir", str(home), "--shell", "/bin/sh", name)
         try:
@@ -100,7 +103,10 @@ def ordinary_user() -> Iterator[OrdinaryUser]:
 
 
 def _account(*argv: str) -> None:
-    """Accounts are changed by one at a time on a machine, and removed when the last process of them is: waits for that."""
+    """Change accounts, one change at a time on a machine.
+
+    An account is removed after the last process has gone: waits for that.
+    """
     end = time.monotonic() + ACCOUNT_LIMIT_S
     while (done := subprocess.run(argv, capture_output=True, text=True)).returncode:
         assert (
@@ -110,7 +116,7 @@ def _account(*argv: str) -> None:
 
 
 def _end_all_of(uid: int) -> None:
-    """Kills until nobody is left: an account whose processes are still dying cannot be removed."""
+    """Kill until no process is left: an account with dying processes cannot be removed."""
     end = time.monotonic() + ACCOUNT_LIMIT_S
     while left := _processes_of(uid):
         assert time.monotonic() < end, f"processes of {uid} do not end: {left}"
@@ -121,7 +127,7 @@ def _end_all_of(uid: int) -> None:
 
 
 def _processes_of(uid: int) -> list[int]:
-    """That run; a zombie is its parent's business."""
+    """The running processes of this user; a zombie belongs to its parent."""
     found = []
     for entry in os.listdir("/proc"):
         with contextlib.suppress(OSError):
@@ -133,3 +139,45 @@ def _processes_of(uid: int) -> list[int]:
             ):
                 found.append(int(entry))
     return found
+
+
+def needs(*programs: str) -> None:
+    """Skips the test, with the reason, unless all of these programs are installed."""
+    for program in programs:
+        if shutil.which(program, path="/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin") is None:
+            pytest.skip(f"{program} is not installed here")
+
+
+@pytest.fixture(scope="module")
+def user() -> Iterator[OrdinaryUser]:
+    """A user with a password that is allowed to become root."""
+    needs("sudo", "chpasswd")
+    with ordinary_user() as made:
+        rule = Path(f"/etc/sudoers.d/{made.name}")
+        if not rule.parent.is_dir():
+            pytest.skip("no /etc/sudoers.d here")
+        rule.write_text(f"{made.name} ALL=(ALL) ALL\n")
+        rule.chmod(0o440)
+        try:
+            subprocess.run(["chpasswd"], input=f"{made.name}:opensesame\n", text=True, check=True)
+            yield made
+        finally:
+            rule.unlink()
+
+
+def passes_as_ordinary_user(*files: str) -> None:
+    """Runs test files once more as an ordinary user; the calling test is skipped there."""
+    with ordinary_user() as user:
+        python = user.own_python("pytest", "apsw")
+        for site in (user.home / "python/lib").glob("python*/site-packages"):
+            (site / "libraries.pth").write_text(f"{SITE_PACKAGES}\n")
+        done = user.run(
+            [
+                *(python, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider"),
+                *("--import-mode=importlib", "--rootdir", str(SOURCE), *files),
+            ]
+        )
+        assert done is not None and done.returncode == 0, (
+            (done.stdout[-3000:] + done.stderr[-1000:]) if done else "it did not run"
+        )
+        assert " passed" in done.stdout

@@ -1,4 +1,6 @@
-"""A relay as a process of its own, and scripted hosts and clients that speak outer frames to it: what they send is what the script says, right or wrong.
+"""A relay in its own process, and scripted hosts and clients that speak outer frames to it.
+
+They send exactly the frames of the script, right or wrong.
 
     with RelayProcess(tmp) as relay:
         async with host(relay.url, relay.token()) as h, client(relay.url) as c:
@@ -6,7 +8,8 @@
             stream = await c.open(route, h.passes[0])
             ...
 
-Nothing here seals anything: a relay cannot tell, and that is the point. `raw` sends bytes that are no frame.
+The ends seal nothing: a relay cannot tell, and that is the point. `raw` sends bytes that are no
+frame.
 """
 
 from __future__ import annotations
@@ -21,21 +24,22 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from holdfast.core import route as routes
+from holdfast.core.sealed import route as routes
 from holdfast.model import signing
-from holdfast.relay import control, office
+from holdfast.relay import admin, control
 from holdfast.wire import outer
 
-WAIT_S = 20.0  # for anything that must happen; a loaded machine is slow, not wrong
+WAIT_S = 20.0  # for any expected event; a loaded machine is slow, not wrong
 F = TypeVar("F", bound=outer.Frame)
 
 
 class Closed(Exception):
-    """The relay ended the connection. `frame`: the CLOSE it said, if it did; `code`: of the WebSocket."""
+    """The relay ended the connection. `frame`: the CLOSE frame, if any; `code`: WebSocket's."""
 
     def __init__(self, frame: outer.Close | None, code: int | None) -> None:
         super().__init__(
@@ -47,20 +51,24 @@ class Closed(Exception):
 
 
 class Carrier:
-    """Messages both ways, whatever carries them."""
+    """Messages both ways, over any transport."""
 
     async def send(self, data: bytes) -> None:
         """That the other side has closed meanwhile is told by `receive`."""
         raise NotImplementedError
 
     async def receive(self) -> bytes:
-        """The next one; EOFError at the end."""
+        """The next message; EOFError at the end."""
         raise NotImplementedError
 
     async def close(self) -> None:
         raise NotImplementedError
 
     code: int | None = None
+
+
+# Since release 15 the library's client uses the proxies that the environment names.
+NO_PROXY = {"proxy": None} if int(version("websockets").partition(".")[0]) >= 15 else {}
 
 
 class WebSocketCarrier(Carrier):
@@ -80,7 +88,7 @@ class WebSocketCarrier(Carrier):
             "compression": None,
             "ping_interval": None,
             "max_size": 1 << 20,
-            "proxy": None,
+            **NO_PROXY,
             "open_timeout": WAIT_S,
             **how,
         }
@@ -146,7 +154,7 @@ class GrpcCarrier(Carrier):
 
 
 class End:
-    """One side of a relay, as a script."""
+    """An end of a relay connection, as a script."""
 
     role = outer.CLIENT
 
@@ -194,7 +202,7 @@ class End:
         return frame
 
     async def wait_for(self, kind: type[F]) -> F:
-        """The next of that kind; others are kept for later."""
+        """The next frame of that kind; other frames are kept for later."""
         passed: list[outer.Frame] = []
         try:
             while not isinstance(frame := await self.next(), kind):
@@ -211,8 +219,8 @@ class End:
         except Closed as e:
             return e
 
-    async def nothing(self) -> None:
-        """Nothing else was said up to now: a PING is answered next."""
+    async def no_more_frames(self) -> None:
+        """Assert that no other frame came up to now: the next frame answers a PING."""
         await self.send(outer.Ping(b"anything"))
         assert await self.next() == outer.Pong(b"anything")
 
@@ -259,7 +267,7 @@ class Client(End):
         return self._streams
 
     async def open(self, host: Host, pass_: bytes | None = None) -> tuple[int, int]:
-        """A stream to a host of the same script: its number here and there."""
+        """Open a stream to a host of the same script; return the stream's number here and there."""
         number = self.number()
         await self.send(outer.Open(number, host.route, host.passes[0] if pass_ is None else pass_))
         there = await host.accept()
@@ -310,6 +318,7 @@ class RelayProcess:
         self._options = (*options, "--listen", f"{address}:{port}")
         self._limits = limits or {}
         self.urls: dict[str, str] = {}
+        self.reached: list[str] = []  # the addresses for other machines
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
@@ -324,12 +333,12 @@ class RelayProcess:
             "--json",
             *self._options,
         ]
-        if (
-            self._limits
-        ):  # smaller than any real relay has them, so that a test need not wait or flood
+        if self._limits:  # smaller than in any real relay, so that a test need not wait or flood
             script = (
-                "import json, sys; from holdfast.model import limits; given = json.loads(sys.argv.pop(1)); "
-                "[setattr(limits, k, v) for k, v in given.items()]; from holdfast.faces.cli.main import main; sys.exit(main())"
+                "import json, sys; from holdfast.model import limits; "
+                "given = json.loads(sys.argv.pop(1)); "
+                "[setattr(limits, k, v) for k, v in given.items()]; "
+                "from holdfast.faces.cli.main import main; main()"
             )
             command = [sys.executable, "-c", script, json.dumps(self._limits), *command[3:]]
         with open(self.log, "ab") as log:
@@ -344,7 +353,8 @@ class RelayProcess:
                 raise AssertionError(
                     f"the relay did not start: {line!r}\n{log_file.read()[-2000:]}"
                 )
-        self.urls = json.loads(line)["listening"]
+        said = json.loads(line)
+        self.urls, self.reached = said["listening"], said["urls"]
         return process
 
     @property
@@ -359,12 +369,12 @@ class RelayProcess:
         return urlsplit(self.urls[door]).port or 0
 
     def token(self, tenant: str = "default", expires: int | None = None) -> str:
-        token, digest = office.make()
+        token, digest = admin.make()
         self.ask("token.new", digest=digest.hex(), tenant=tenant, expires=expires)
         return token
 
     def ask(self, act: str, **request: Any) -> Any:
-        """What `holdfast relay token` and its like do, without a process of their own."""
+        """The work of `holdfast relay token` and similar commands, without a process."""
         return control.ask(self.data, {"act": act, **request})
 
     def restart(self) -> None:
@@ -417,3 +427,8 @@ class RelayProcess:
             self.process.kill()
             self.process.wait()
             raise
+
+
+def watches(relay: RelayProcess) -> int:
+    page = relay.get("/metrics", f"Host: {relay.urls['metrics'][7:]}", url=relay.urls["metrics"])[1]
+    return int(page.split("\nholdfast_relay_watches ")[1].split()[0])

@@ -1,7 +1,8 @@
-"""A throwaway installation whose processes are there to be killed, and the one loop that serves everything a test holds.
+"""A throwaway installation whose processes a test may kill, and the loop of its clients.
 
-Tests are single-threaded: `Pump` reads all terminals and sockets of a test's clients, and `until` runs it until a condition holds or
-a deadline passes. Nothing here sleeps. Hosts are started, armed and killed by name and pid; the home lies in /tmp with a short path.
+Tests are single-threaded: `Pump` reads all terminals and sockets of a test's clients, and `until`
+runs it until a condition holds or a deadline passes. No function here sleeps. Hosts are started,
+armed and killed by name and pid; the home lies in /tmp with a short path.
 """
 
 from __future__ import annotations
@@ -20,27 +21,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from tests.fault.forge import Forge
-
 from holdfast import home as homes
 from holdfast.client import start
 from holdfast.client.link import Link
-from holdfast.host import process
-from holdfast.host.groups import Groups
-from holdfast.model.errors import HoldfastError, Unavailable
-from holdfast.testing.workload import READY, command
+from holdfast.host.processes import process
+from holdfast.host.processes.cgroups import Groups
+from holdfast.model.errors import HoldfastError, OutcomeUnknown, Unavailable
+from tests.support.kernel import words_of
+from tests.support.peers.forged_clients import Forge
+from tests.support.workload import READY, command
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-DEADLINE_S = 120.0  # however slow and busy the machine is: only what hangs needs this long
+DEADLINE_S = 120.0  # on the slowest and busiest machine: only a hanging process needs this long
 SOON_S = (
-    30.0  # for what waits for nobody: milliseconds where nothing else runs, bench/ has the figures
+    # For operations that wait for no other process: milliseconds on an idle machine, bench/ has the
+    # figures
+    30.0
 )
 TURN_S = 0.02
 COLS, ROWS = 80, 24
 
 
 class Pump:
-    """Calls back whoever's descriptor is ready, and whoever wants to be called every turn."""
+    """Runs the callbacks of ready descriptors, and those that want to be called every turn."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -78,14 +81,18 @@ class Pump:
             self.turn()
 
     def during(self, seconds: float) -> None:
-        """Serves clients for that long: the length of a fault (a host away, a pause before a kill), never a wait for a result."""
+        """Serve clients for that long.
+
+        This is the length of a fault (a host away, a pause before a kill), never a wait for a
+        result.
+        """
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self.turn(min(left, TURN_S))
 
 
 class Said:
-    """What comes out of a command, read by the pump."""
+    """The output of a command, read by the pump."""
 
     def __init__(self, pump: Pump, stream: IO[bytes]) -> None:
         self.data, self.over = bytearray(), False
@@ -114,7 +121,9 @@ class Stage:
         self.directory = tempfile.mkdtemp(prefix="hf-", dir="/tmp")
         self.path = f"{self.directory}/h"
         os.makedirs(self.path, mode=0o700)
-        Path(self.path, "config.toml").write_text(f"{config}\n[relay]\nstart = false\n")
+        # Without titles of attach: clients compare bytes, and the title with the model's.
+        fixed = "[relay]\nstart = false\n[attach]\ntitle = false\n"
+        Path(self.path, "config.toml").write_text(f"{config}\n{fixed}")
         self.env = {
             "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
             "HOME": self.directory,
@@ -162,7 +171,10 @@ class Stage:
         self.host_ended()
 
     def host_ended(self) -> int:
-        """Waits for the end of the host; how it ended (0 if another process started it, and only that one can know)."""
+        """Wait for the end of the host; return its status.
+
+        0 if another process started the host: only that process can know the status.
+        """
         pid, self.host = self.host, 0
         self.kills += 1
         if pid in self.forge.made:
@@ -171,7 +183,7 @@ class Stage:
         return 0
 
     def find_host(self) -> int:
-        """The host that serves now, whoever started it."""
+        """The host that serves now, no matter which process started it."""
 
         def answers() -> bool:
             try:
@@ -185,7 +197,10 @@ class Stage:
         return self.host
 
     def no_hosts(self) -> None:
-        """Kills every host of this home: clients that started one at the same time leave losers behind, which wait for the lock."""
+        """Kill every host of this home.
+
+        Clients that started a host at the same time leave losers behind, which wait for the lock.
+        """
         if self.host:
             self.kill_host()
 
@@ -199,14 +214,17 @@ class Stage:
 
     def hosts(self) -> list[int]:
         """Hosts of this home that clients have started, from their first instruction on."""
-        return [
-            pid
-            for pid in members(self.path)
-            if b"holdfast.host.main" in process.read_proc(f"/proc/{pid}/cmdline")
-        ]
+
+        def is_host(pid: int) -> bool:
+            try:
+                return b"holdfast.host.main" in process.read_proc(f"/proc/{pid}/cmdline")
+            except FileNotFoundError:  # the process has just ended
+                return False
+
+        return [pid for pid in members(self.path) if is_host(pid)]
 
     def running(self, pid: int) -> bool:
-        """Also while only some of its threads have ended: those that live still hold its files and locks."""
+        """Also while only some of its threads have ended: living threads hold files and locks."""
         found = process.read_stat(pid)
         if found is None or found.state not in ("Z", "X"):
             return found is not None
@@ -230,12 +248,12 @@ class Stage:
         return self._link
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """A request that outlives the deaths of hosts: asked until one answers."""
+        """Make a request that outlives the deaths of hosts: ask until a host answers."""
         end = time.monotonic() + DEADLINE_S
         while True:
             try:
                 return self.link().request(op, **fields)
-            except Unavailable:
+            except (Unavailable, OutcomeUnknown):
                 self._link = None
                 if time.monotonic() > end:
                     raise
@@ -277,7 +295,7 @@ class Stage:
         return found if found["state"] == "ended" else None
 
     def exit_code(self, name: str) -> int | None:
-        """Of a session that is ending; waits until the host has it."""
+        """The exit code of a session that is ending; waits until the host has it."""
         self.pump.until(lambda: self.ended(name), f"{name} ends")
         code: int | None = self.session(name)["exit_code"]
         return code
@@ -287,7 +305,7 @@ class Stage:
         return found
 
     def cli(self, *argv: str, **more: Any) -> subprocess.Popen[bytes]:
-        """The real command line in a process of its own; to be ended by the test (`finish`)."""
+        """Start the real command line as a process, to be ended by the test (`finish`)."""
         return subprocess.Popen(
             [sys.executable, "-m", "holdfast", *argv],
             env=self.env,
@@ -301,7 +319,11 @@ class Stage:
     def finish(
         self, command: subprocess.Popen[bytes], deadline_s: float = DEADLINE_S
     ) -> tuple[int, bytes, str]:
-        """Its code and what it says until its end. Clients are served meanwhile: on a busy machine a command takes longer than a viewer may lag."""
+        """Wait for the end of a command; return its code and output.
+
+        Clients are served meanwhile: on a busy machine a command takes longer than a viewer may
+        lag.
+        """
         out, err = self._collect(command.stdout), self._collect(command.stderr)
         try:
             self.pump.until(
@@ -328,7 +350,7 @@ class Stage:
         return json.loads(out)
 
     def rss(self, pid: int) -> int:
-        """Resident memory of a process in bytes, without what it shares with others by file or memfd."""
+        """Resident memory of a process in bytes, without memory shared by file or memfd."""
         with open(f"/proc/{pid}/status") as f:
             for line in f:
                 if line.startswith("RssAnon:"):
@@ -356,8 +378,11 @@ class Stage:
 
 
 def members(home: str) -> list[int]:
-    """Processes that belong to this home: started with it in their environment or arguments, by whomever. Not this one."""
-    needle, found = os.fsencode(home), []
+    """Processes that belong to this home, except this one.
+
+    They have the home in their environment or arguments, no matter which process started them.
+    """
+    found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
@@ -365,10 +390,8 @@ def members(home: str) -> list[int]:
             state = process.read_stat(int(entry))
             if state is None or state.state in ("Z", "X"):
                 continue
-            for part in ("environ", "cmdline"):
-                if needle in process.read_proc(f"/proc/{entry}/{part}"):
-                    found.append(int(entry))
-                    break
+            if any(home in word for word in words_of(int(entry))):
+                found.append(int(entry))
         except OSError:
             continue
     return found

@@ -1,19 +1,28 @@
-"""Programs to run inside a session under test, and what each of them is bound to print.
+"""Programs to run inside a session under test, and the output that each of them must print.
 
-The file is both: imported, it says what to expect; run by its path (`python workload.py NAME ARGS`, standard library only, so it
-starts in 20 ms and needs no installed package), it is the program.
+The file is both. Imported, it gives the expected output. Run by its path (`python workload.py NAME
+ARGS`, standard library only, so it starts in 20 ms and needs no installed package), it is the
+program.
 
-    flood BLOCKS CODE            prints so many blocks as fast as the terminal takes them, exits with CODE
-    busy LOG BURST PAUSE_MS CODE prints bursts of blocks and records what it is typed, until it is typed STOP
-    record LOG CODE              records what it is typed, silently, until STOP
-    lines LOG                    records each line it reads, from a terminal in line mode that echoes nothing, until the end of input
-    ask LOG                      asks its terminal every query of QUERIES once, records all that comes, until STOP
-    scene SEED                   draws another screen for every key: wide characters, colours, regions, both screens
+    flood BLOCKS CODE            prints so many blocks as fast as the terminal takes them, exits
+                                 with CODE
+    busy LOG BURST PAUSE_MS CODE prints bursts of blocks and records its input, until the input STOP
+    record LOG CODE              records its input, silently, until STOP
+    lines LOG                    records each line it reads, from a terminal in line mode without
+                                 echo, until the end of input
+    ask LOG                      asks its terminal every query of QUERIES once, records all input,
+                                 until STOP
+    questions LOG COUNT SEED     asks queries of QUERIES, COUNT in all, each after the answer to the
+                                 last; prints floods and pauses in between, so that snapshots of the
+                                 screen are taken meanwhile; records the count of right answers
+    scene SEED                   draws another screen for every key: wide characters, colours,
+                                 regions, both screens
 
-Every block has its number in it and its content follows from the number, so a lost, doubled or changed byte is seen where it is,
-and a stream of any length can be checked without storing what was printed. Terminals are set raw: what a program writes is what
-the session's ring holds, byte for byte. Blocks contain sequences that viewers must not get (an order to resize the window) but none
-that is answered, because an answer is input and would be recorded.
+Every block contains its number and its content follows from the number. So a lost, doubled or
+changed byte is seen where it is, and a stream of any length can be checked without storing the
+output. Terminals are set raw: the session's ring holds the program's output byte for byte. Blocks
+contain sequences that viewers must not get (an order to resize the window) but none that is
+answered, because an answer is input and would be recorded.
 """
 
 from __future__ import annotations
@@ -23,12 +32,13 @@ import random
 import select
 import sys
 import termios
+import time
 import tty
 
 STOP = b"\x04"
 READY = b"READY\r\n"  # the program has its terminal raw and listens
 FIRST = b"\x1b[0m<<<\r\n"  # before the first block
-LAST = b"\x1b[0m>>>\r\n"  # after the last one
+LAST = b"\x1b[0m>>>\r\n"  # after the last block
 
 _UNITS = (
     b"plain text and numbers 0123456789 ",
@@ -50,14 +60,15 @@ _RARE = (
 _STEPS = 61  # a prime: block lengths repeat late
 
 
-# For `python -c`: argv[1] processes that fork for argv[2] seconds, a third of them daemons that left their session.
+# For `python -c`: argv[1] processes that fork for argv[2] seconds, a third of them daemons that
+# left their session.
 FORKING = """
 import os, signal, sys, time
 breadth, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
 wait, go = os.pipe()
 def life():
     os.close(go)
-    os.read(wait, 1)                    # until all are there: who forks leaves no time to the others
+    os.read(wait, 1)                    # until all are there: forking starves the others
     while time.monotonic() < end:
         pid = os.fork()
         if pid == 0:
@@ -80,7 +91,7 @@ signal.pause()
 
 
 def block(number: int) -> bytes:
-    """Block `number`: its number, then 1 to 60 units that follow from it, and every fourth time a rare one."""
+    """Block `number`: the number, then 1 to 60 units that follow from it, some of them rare."""
     rng = number * 2654435761 % 4294967296
     parts = [b"\x1b[0m[%d]" % number]
     for _ in range(1 + number % (_STEPS - 1)):
@@ -97,7 +108,7 @@ def blocks(count: int) -> bytes:
 
 
 def flood(count: int) -> bytes:
-    """All that `flood` and `busy` print when they print `count` blocks."""
+    """All output of `flood` and `busy` when they print `count` blocks."""
     return READY + FIRST + blocks(count) + LAST
 
 
@@ -116,6 +127,13 @@ QUERIES: tuple[tuple[bytes, bytes], ...] = (
     (b"\x1b[?2004h\x1b[?2004$p", b"\x1b[?2004;1$y"),  # DECRQM
     (b"\x1b[?2004l\x1b[?2004$p", b"\x1b[?2004;2$y"),
     (b"\x1b[4$p", b"\x1b[4;2$y"),
+    (b"\x1b[=c", b"\x1bP!|00000000\x1b\\"),  # DA3
+    (b"\x1b[>q", b"\x1bP>|holdfast\x1b\\"),  # XTVERSION
+    (b"\x1bP$qm\x1b\\", b"\x1bP1$r0m\x1b\\"),  # DECRQSS
+    (b"\x1b[?u", b"\x1b[?0u"),  # kitty keyboard flags
+    # OSC 10 and 11: the text and background colours that the program has set
+    (b"\x1b]10;#010203\x1b\\\x1b]10;?\x1b\\", b"\x1b]10;rgb:0101/0202/0303\x1b\\"),
+    (b"\x1b]11;#040506\x07\x1b]11;?\x07", b"\x1b]11;rgb:0404/0505/0606\x07"),
 )
 """What is asked, and the one answer that must come back."""
 
@@ -138,7 +156,7 @@ def _open_log(path: str) -> int:
 
 
 def _log(log: int, data: bytes) -> bool:
-    """Appends what was typed; True if it ends the program."""
+    """Append the input to the log; True if it ends the program."""
     typed, stop, _ = data.partition(STOP)
     os.write(log, typed)
     return bool(stop)
@@ -210,9 +228,34 @@ def _ask(path: str) -> int:
     return 0
 
 
+def _questions(path: str, count: int, seed: int) -> int:
+    """Waits for each answer without a limit, and prints nothing meanwhile."""
+    rng = random.Random(seed)
+    _raw()
+    _write(READY)
+    right = 0
+    for number in range(count):
+        if rng.random() < 0.3:
+            _write(b"".join(block(n) for n in range(rng.choice((4, 40, 400)))))
+        if rng.random() < 0.03:
+            pause_s = rng.uniform(0.9, 1.1)  # after a second of silence the host saves a screen
+            time.sleep(pause_s)
+        query, answer = rng.choice(QUERIES)
+        _write(query)
+        got = b""
+        while len(got) < len(answer):
+            got += os.read(0, 65536)
+        right += got == answer
+        with open(path, "w") as log:
+            log.write(f"{right} {number + 1}")
+    return 0
+
+
 def scene(seed: int, step: int, cols: int = 80, rows: int = 24) -> bytes:
-    """One drawing; the same for the same numbers. Ends without an open sequence. Odd seeds have characters that combine, of which
-    emulators hold different opinions."""
+    """One drawing; the same for the same numbers. Ends without an open sequence.
+
+    Odd seeds have characters that combine, on which emulators disagree.
+    """
     rng = random.Random(seed * 1000 + step)
     out = [b"\x1b]0;scene %d\x07" % step]
     if rng.random() < 0.3:
@@ -300,6 +343,8 @@ def main(argv: list[str]) -> int:
         return _lines(args[0])
     if name == "ask":
         return _ask(args[0])
+    if name == "questions":
+        return _questions(args[0], int(args[1]), int(args[2]))
     if name == "scene":
         return _scene(int(args[0]))
     raise SystemExit(f"no workload {name}")

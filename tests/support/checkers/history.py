@@ -1,20 +1,23 @@
-"""The history checker: decides from what was sent, received and shown whether a run of the system was right.
+"""The history checker: decides from inputs, reads and output whether a run was right.
 
-Pure: it gets lists and bytes and gives back what was wrong; an empty list means the history is one the contract allows. Tests
-with real processes collect the histories, this file judges them, so that nobody's eye has to.
+The checker is pure: it gets lists and bytes and returns the faults; an empty list means that the
+contract allows the history. Tests with real processes collect the histories, and this module judges
+them.
 
-Inputs (S4, A7). A client numbers its inputs from 1. What a program may have received is an interleaving of the clients' inputs in
-which each input stands whole and once, in its client's order, every acknowledged one is there, and no refused one is. An
-unacknowledged input may be missing, but only if nothing after it from the same client arrived: the acknowledgement of a
-number covers all numbers below it. Where two clients sent equal bytes the checker tries both readings.
+Inputs (S4, A7). A client numbers its inputs from 1. A program may have received any interleaving of
+the clients' inputs in which each input is whole, occurs once and in its client's order. Every
+acknowledged input is there, and no refused input is. An unacknowledged input may be missing, but
+only if no later input from the same client arrived: the acknowledgement of a number covers all
+numbers below it. Where two clients sent equal bytes the checker tries both readings.
 
-Output (S4, S5, S6). What a viewer got is a sequence of screens and output ranges. A screen says where it stands; each range begins
-where the one before ended (a hole or an overlap is a fault, although the bytes may look right); the bytes of adjoining ranges
-are those of the raw stream less what viewers must not see. A jump forward is allowed only by a screen or a stated gap, and
+Output (S4, S5, S6). A viewer gets a sequence of screens and output ranges. A screen states its
+offset. Each range begins where the previous range ended; a hole or an overlap is a fault, although
+the bytes may look right. The bytes of adjoining ranges are those of the raw stream without the
+sequences that viewers must not see. A jump forward is allowed only by a screen or a stated gap, and
 only where the caller says that the viewer may have lagged.
 
-Rejected: comparing only hashes of the whole (says that something is wrong, not what and where); deciding order by time stamps of
-the clients (two clocks of two processes decide nothing).
+Rejected: comparing only hashes of the whole (shows that the run is wrong, but not where); deciding
+order by time stamps of the clients (two clocks of two processes decide nothing).
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 CONTEXT_BYTES = 32  # of the streams, around the place that a fault names
-READINGS_MAX = 200_000  # ways to read an ambiguous history before it is given up as undecided
+READINGS_MAX = 200_000  # ways to read an ambiguous history before the checker calls it undecided
 
 
 class Outcome(StrEnum):
@@ -35,7 +38,7 @@ class Outcome(StrEnum):
 
 
 class Sent(NamedTuple):
-    """One input as its client saw it."""
+    """One input as seen by its client."""
 
     client: int
     number: int
@@ -46,18 +49,18 @@ class Sent(NamedTuple):
 class Kind(StrEnum):
     LOST = "lost"  # acknowledged, or followed by a later input of its client, and never received
     DOUBLED = "doubled"
-    REORDERED = "reordered"  # received, but after a later one of the same client
-    TORN = "torn"  # other bytes inside it, or only a part of it
-    UNASKED = "unasked"  # bytes that nobody sent, or that were refused
-    HOLDERS = "holders"  # two held the turn, or another than was told
+    REORDERED = "reordered"  # received, but after a later input of the same client
+    TORN = "torn"  # other bytes inside the input, or only a part of it
+    UNASKED = "unasked"  # bytes that no client sent, or that were refused
+    HOLDERS = "holders"  # two operators held the turn, or not the operator that was reported
     UNDECIDED = "undecided"  # too ambiguous: the test's inputs should differ
     HOLE = "hole"
     OVERLAP = "overlap"
-    BACKWARDS = "backwards"  # a screen older than what was shown
+    BACKWARDS = "backwards"  # a screen older than the output already shown
     SKIPPED = "skipped"  # a jump where none was allowed
     DIFFERENT = "different"  # right range, wrong bytes
     INCOMPLETE = "incomplete"  # ended before the stream did
-    PROCESS = "process"  # another process than before, or a wrong exit code
+    PROCESS = "process"  # not the same process as before, or a wrong exit code
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Fault:
 
 
 def check_input(sent: Iterable[Sent], received: bytes) -> list[Fault]:
-    """Whether `received` is what a program may have got when its clients sent `sent`."""
+    """Check whether `received` is possible for a program whose clients sent `sent`."""
     clients: dict[int, list[Sent]] = {}
     refused: list[Sent] = []
     for one in sorted(sent, key=lambda s: (s.client, s.number)):
@@ -109,7 +112,10 @@ class _TooManyReadings(Exception):
 
 
 def _read(order: Sequence[Sequence[Sent]], received: bytes) -> tuple[int, tuple[int, ...]]:
-    """The reading that gets furthest: (bytes read, inputs taken per client). All acknowledged, if one such reading exists."""
+    """The reading that gets furthest: (bytes read, inputs taken per client).
+
+    If a reading with all acknowledged inputs exists, this is that reading.
+    """
     start = (0,) * len(order)
     best = (0, False, start)
     tried: set[tuple[int, ...]] = {start}
@@ -143,7 +149,7 @@ def _why(
     received: bytes,
     at: int,
 ) -> Fault:
-    """What stands at `at`, where no reading goes on."""
+    """The fault at `at`, where no reading continues."""
 
     def there(one: Sent) -> bool:
         return received.startswith(one.data, at)
@@ -167,7 +173,8 @@ def _why(
                 )
             return Fault(
                 Kind.LOST,
-                f"client {late.client} number {missing.number}: {late.number} arrived without it {around}",
+                f"client {late.client} number {missing.number}: "
+                f"{late.number} arrived without it {around}",
             )
     for one in refused:
         if one.data and there(one):
@@ -179,7 +186,8 @@ def _why(
         if n < len(inputs) and inputs[n].data[:1] == received[at : at + 1]:
             return Fault(
                 Kind.TORN,
-                f"client {inputs[n].client} number {inputs[n].number} begins but does not go on {around}, "
+                f"client {inputs[n].client} number {inputs[n].number} "
+                f"begins but does not go on {around}, "
                 f"sent {inputs[n].data[:CONTEXT_BYTES]!r}",
             )
     return Fault(Kind.UNASKED, f"nobody sent this {around}")
@@ -227,10 +235,11 @@ def check_output(
     until: int | None = None,
     may_skip: bool = False,
 ) -> list[Fault]:
-    """Whether a viewer was shown the stream `raw`, which begins at offset `base`, rightly.
+    """Check whether a viewer was shown the stream `raw`, which begins at offset `base`, correctly.
 
-    `start`: where its first output must begin if no screen comes before. `until`: where it must have arrived. `strip`: what
-    viewers get of a piece of the raw stream that begins where a viewer begins. `may_skip`: whether screens may jump forward.
+    `start`: where the first output must begin if no screen comes before. `until`: the offset that
+    the viewer must have reached. `strip`: the part that viewers get of a piece of the raw stream
+    that begins where a viewer begins. `may_skip`: whether screens may jump forward.
     """
     faults: list[Fault] = []
     position, begun = start, start
@@ -286,14 +295,14 @@ def _compare(got: bytes, raw: bytes, base: int, begin: int, end: int, strip: Str
     begun = got[len(want) :] if got.startswith(want) else b""
     if begun[:1] == b"\x1b" and piece.endswith(
         begun
-    ):  # the beginning of a sequence may be shown or held back: where it leads is not known yet
+    ):  # the beginning of a sequence may be shown or held back: its end is not known yet
         return []
     wrong = difference(got, want)
     return [Fault(Kind.DIFFERENT, f"[{begin}, {end}) {wrong}")] if wrong else []
 
 
 def difference(got: bytes, want: bytes) -> str:
-    """Where and how these differ, in a few words; empty if they do not. For what is too long to be shown."""
+    """Where and how long byte strings differ, in a few words; empty if they are equal."""
     if got == want:
         return ""
     at = first_difference(got, want)
@@ -305,7 +314,7 @@ def difference(got: bytes, want: bytes) -> str:
 
 
 def first_difference(one: bytes, other: bytes) -> int:
-    """Index of the first byte that differs; the shorter length if one begins the other."""
+    """Index of the first byte that differs; the shorter length if one is a prefix."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high
@@ -333,7 +342,7 @@ def check_processes(
 
 
 def check_exits(expected: Mapping[str, int], found: Mapping[str, int | None]) -> list[Fault]:
-    """Whether each session ended with its program's code."""
+    """Check whether each session ended with its program's exit code."""
     return [
         Fault(Kind.PROCESS, f"{name} should have ended with {code}, ended with {found.get(name)}")
         for name, code in expected.items()

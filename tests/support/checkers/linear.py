@@ -1,20 +1,29 @@
-"""Linearizability of many operators on one session: is there one order of all they did that explains everything anybody saw?
+"""Linearizability of many operators on one session.
 
-A history is what each operator knows of its own acts: when it asked, when it was answered, and how. The terminal's part is the lines its
-program read, in their order. The history is right (A1, A2, P1) if every act can be given one moment between its question and its answer
-such that, one after the other, they are what a session does: at each moment one operator holds the turn, who holds it writes, every accepted
-line is read once and in that order, no refused one ever, and an unknown one at most once. Nothing is believed about the order but clocks of
-one machine: an act that was answered before another was asked comes before it.
+Question: is there one order of all acts that explains every answer an operator got?
 
-Two things are not promised, and so not asked. A line that a seizure found unread is discarded, and all behind it (A3): accepted lines may be missing
-if a seizure by somebody else follows them before anything else is read. And a host that dies forgets who held the turn: that is an act too (`RESTART`).
+A history is the knowledge of each operator about its own acts: when it asked, when the answer came,
+and the answer. The terminal adds the lines that its program read, in their order. The history is
+right (A1, A2, P1) if every act can be given one moment between its question and its answer such
+that the sequence is a possible behaviour of a session. At each moment one operator holds the turn,
+and only the holder writes. Every accepted line is read once and in that order, a refused line
+never, and an unknown line at most once. The only evidence about the order is the clock of one
+machine: an act that was answered before another was asked comes before it.
 
-Method: Wing and Gong's search in Lowe's form. Acts are taken in any order that time allows, each step asks the model, and what was tried is remembered
-as (acts taken, state of the model). An act whose outcome nobody knows may also have done nothing; that is only tried when its time is over, because
-doing nothing can always wait. Lines differ, so where a line stands in the terminal decides when it was written, and the search hardly branches.
+Two things are not promised, and so not checked. A line that a seizure found unread is discarded,
+and all lines behind it (A3): accepted lines may be missing if a seizure by another operator follows
+them before any further line is read. And a host that dies forgets a holder that did not seize the
+turn: that is an act too (`RESTART`).
 
-When no order exists, the fault is named by what would have to be forgiven for one to exist: the turn, the order, or the missing lines.
-Rejected: checking each property by itself (one order, one holder, exactly once): each may hold in an order of its own.
+Method: Wing and Gong's search in Lowe's form. Acts are taken in any order that time allows, each
+step asks the model, and tried combinations are remembered as (acts taken, state of the model). An
+act with an unknown outcome may also have had no effect. That case is only tried when the time of
+the act is over, because having no effect can always wait. Lines differ, so the position of a line
+in the terminal decides when it was written, and the search hardly branches.
+
+When no order exists, the fault is named by the smallest change that would make one possible: the
+turn, the order, or the missing lines. Rejected: checking each property by itself (one order, one
+holder, exactly once): each may hold in an order of its own.
 """
 
 from __future__ import annotations
@@ -26,28 +35,31 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from holdfast.testing.history import Fault, Kind, Outcome
+from tests.support.checkers.history import Fault, Kind, Outcome
 
 STEPS_MAX: Final = 500_000  # before a history is given up as undecided
-NOT_SAID: Final = "?"  # nobody was told who holds the turn
+NOT_SAID: Final = "?"  # the answer did not name the holder of the turn
 
 
 class Act(StrEnum):
-    WRITE = "write"  # a line; without text: something that needs the turn and leaves nothing
-    REQUEST = "request"  # accepted: it holds the turn now, or waits
+    WRITE = "write"  # a line; without text: an act that needs the turn and leaves no trace
+    REQUEST = "request"  # accepted: the operator holds the turn now, or waits
     HAND = "hand"
     GRANT = "grant"
     REFUSE = "refuse"
     RELEASE = "release"
     SEIZE = "seize"
     SHOW = "show"
-    LEAVE = "leave"  # its last client has gone
-    RESTART = "restart"  # the host died and is back: nobody holds the turn, nobody waits
+    LEAVE = "leave"  # the last client of the operator has gone
+    RESTART = "restart"  # the host died and is back: only a seized turn is still held
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One act as its operator saw it. `returned` of an unknown one: when it can no longer take effect."""
+    """One act as its operator saw it.
+
+    `returned` of an unknown act: when it can no longer take effect.
+    """
 
     operator: str
     act: Act
@@ -55,10 +67,11 @@ class Operation:
     returned: float = math.inf
     outcome: Outcome = Outcome.ACKED
     text: str = ""
-    number: int = 0  # of the act, if it was told
+    number: int = 0  # of the act, if the answer had it
     to: str = ""
     holder: str | None = (
-        NOT_SAID  # as the answer named it: who holds it now (SHOW, refusals), who held it before (SEIZE)
+        # As the answer named the operator: the holder now (SHOW, refusals) or before (SEIZE)
+        NOT_SAID
     )
 
     def __str__(self) -> str:
@@ -80,8 +93,10 @@ class State(NamedTuple):
     read: int = 0  # lines of the terminal that are explained
     number: int = 0  # of the last act
     dropped: str = (
-        ""  # whose lines are missing, so that a seizure must follow before anything is read
+        # The operator whose lines are missing: a seizure must follow before the next line is read
+        ""
     )
+    seized: bool = False  # the holder keeps the turn though its client leaves or the host dies
 
 
 class Forgiven(NamedTuple):
@@ -94,7 +109,7 @@ NOTHING: Final = Forgiven()
 
 
 class Model:
-    """What a session does, one act at a time."""
+    """The behaviour of a session, one act at a time."""
 
     def __init__(self, received: Sequence[str], forgiven: Forgiven = NOTHING) -> None:
         self.received = received
@@ -105,7 +120,10 @@ class Model:
         return state.read == len(self.received) and (not state.dropped or self._forgiven.missing)
 
     def steps(self, op: Operation, state: State) -> Iterator[State]:
-        """The states in which the session may be after the act, if it took effect as it was answered; none if it cannot have been."""
+        """The possible states of the session after the act, if it took effect as answered.
+
+        No state if the act cannot have taken effect that way.
+        """
         if op.outcome is Outcome.REFUSED:
             if (
                 self._forgiven.turn
@@ -122,7 +140,7 @@ class Model:
                 or self._forgiven.turn
             ):
                 kept = state.dropped if state.dropped == op.operator else ""
-                yield self._given(state._replace(dropped=kept), op.operator)
+                yield self._given(state._replace(dropped=kept), op.operator)._replace(seized=True)
         elif op.act is Act.SHOW:
             if op.holder in (NOT_SAID, state.holder) or self._forgiven.turn:
                 yield state
@@ -137,15 +155,15 @@ class Model:
             if state.holder in (None, op.operator) or self._forgiven.turn:
                 yield state._replace(queue=_without(state.queue, op.to))
         elif op.act is Act.RESTART:
-            yield state._replace(holder=None, queue=())
+            yield state._replace(holder=state.holder if state.seized else None, queue=())
         else:
             if op.act is Act.LEAVE:
                 state = state._replace(queue=_without(state.queue, op.operator))
-            if state.holder == op.operator:
+            if state.holder == op.operator and not (op.act is Act.LEAVE and state.seized):
                 state = (
                     self._given(state, state.queue[0])
                     if state.queue
-                    else state._replace(holder=None)
+                    else state._replace(holder=None, seized=False)
                 )
             yield state
 
@@ -180,7 +198,7 @@ class Model:
 
     def _given(self, state: State, to: str) -> State:
         return (
-            state._replace(holder=to, queue=_without(state.queue, to))
+            state._replace(holder=to, queue=_without(state.queue, to), seized=False)
             if state.holder != to
             else state
         )
@@ -198,7 +216,7 @@ class _Undecided(Exception):
 
 
 class _Path(NamedTuple):
-    """What was taken before, the last of it first: all paths share what they have in common."""
+    """The acts taken before, the last act first: all paths share their common part."""
 
     before: _Path | None
     last: int
@@ -206,9 +224,10 @@ class _Path(NamedTuple):
 
 
 class Found(NamedTuple):
-    order: tuple[Operation, ...]  # that explains everything, or the furthest that was tried
+    # The order that explains every answer, or the furthest that was tried
+    order: tuple[Operation, ...]
     explained: bool
-    stuck: tuple[Operation, ...]  # what could have come next, and could not
+    stuck: tuple[Operation, ...]  # acts that could have come next, and failed
 
 
 def search(history: Sequence[Operation], model: Model) -> Found:
@@ -239,7 +258,10 @@ def search(history: Sequence[Operation], model: Model) -> Found:
 def _next(
     ops: Sequence[Operation], ready: Sequence[int], limit: float, state: State, model: Model
 ) -> list[tuple[int, State]]:
-    """What may come next, the likeliest last. An act that never changes anything, and can be now, is taken at once: later is no better."""
+    """The acts that may come next, the likeliest last.
+
+    An act that never changes the state, and is possible now, is taken at once: later is no better.
+    """
     sure: list[tuple[int, State]] = []
     guessed: list[tuple[int, State]] = []
     for i in reversed(ready):
@@ -252,7 +274,7 @@ def _next(
             elif after != state:
                 guessed.append((i, after))
         if op.outcome is Outcome.UNKNOWN and op.returned == limit:
-            sure.append((i, state))  # it did nothing, and now it is too late
+            sure.append((i, state))  # the act had no effect, and now it is too late
     return guessed + sure
 
 
@@ -265,7 +287,10 @@ def _order(ops: Sequence[Operation], path: _Path | None) -> tuple[Operation, ...
 
 
 def _ready(ops: Sequence[Operation], done: int) -> tuple[list[int], float]:
-    """Acts that may be next: none that is not taken yet was answered before they were asked. And when the first of them was."""
+    """Acts that may be next, and when the first of them was answered.
+
+    An act may be next if no act outside `done` was answered before this act was asked.
+    """
     ready: list[int] = []
     limit = math.inf
     first = (~done & (done + 1)).bit_length() - 1
@@ -283,7 +308,7 @@ def _ready(ops: Sequence[Operation], done: int) -> tuple[list[int], float]:
 
 
 def check_linear(history: Sequence[Operation], received: Sequence[str]) -> list[Fault]:
-    """What is wrong with a history whose program read the lines `received`; nothing if the contract allows it."""
+    """The faults of a history whose program read `received`; empty for an allowed history."""
     writes = {op.text: op for op in history if op.act is Act.WRITE and op.text}
     assert len(writes) == sum(op.act is Act.WRITE and bool(op.text) for op in history), (
         "the lines of a history must differ"
@@ -327,6 +352,7 @@ def _where(found: Found, received: Sequence[str]) -> str:
         for op in order
     )
     return (
-        f"no order explains it; furthest {len(order)} acts, then line {at} {received[at : at + 1]}; before: {'; '.join(map(str, order[-6:]))}; "
+        f"no order explains it; furthest {len(order)} acts, "
+        f"then line {at} {received[at : at + 1]}; before: {'; '.join(map(str, order[-6:]))}; "
         f"next could be: {'; '.join(map(str, found.stuck[:8]))}"
     )

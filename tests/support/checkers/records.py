@@ -1,4 +1,7 @@
-"""Writes records without a host: for tests, vectors and the bench. Deterministic: keys and salts come from a seed, time from a counter."""
+"""Writes records without a host: for tests, vectors and the bench.
+
+Deterministic: keys and salts come from a seed, time from a counter.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
-from holdfast.core import record
-from holdfast.core.record import Draft, Signed, Written
+from holdfast.core.record import record
+from holdfast.core.record.record import Draft, Signed, Written
 from holdfast.model import signing
 
 SESSION = "0123456789ab"
@@ -84,7 +87,7 @@ class Scribe:
         on_behalf_of: str | None = None,
         **more: Any,
     ) -> Draft:
-        """A signed one."""
+        """Add a signed draft."""
         number = actor.next() if first is None else actor.number
         salt = self.derive(f"salt {actor.client} {number} {kind}", record.SALT_BYTES)
         commit = record.commit(salt, content)
@@ -182,7 +185,7 @@ class Scribe:
         )
 
     def day(self) -> Scribe:
-        """A bit of everything that an honest record can have."""
+        """Write one entry of every kind that an honest record can have."""
         self.told("session", event="created")
         self.act(self.ann, b"make -j8")
         self.keys(self.ann, [b"l", b"s", b"\r"])

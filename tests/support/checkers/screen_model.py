@@ -1,12 +1,15 @@
-"""The screen oracle: does a terminal that was written these bytes show what the host's model says?
+"""The screen oracle: after these bytes, does a terminal show the same as the host's model?
 
-An `Eye` stands in for a user's terminal. It is fed everything a client wrote and looked at with two emulators: the one the host uses
-(pyghostty, through host/screen.py) and another by other people (pyavt), because an emulator that is wrong in the same way on both
-sides would agree with itself. `differences` compares rows and cursor with the answer of `holdfast view --json`.
+An `Eye` stands in for a user's terminal. It gets all bytes that a client wrote, and two emulators
+evaluate them: the emulator of the host (pyghostty, through host/terminal/screen.py) and an
+independent one (pyavt). An emulator that is wrong in the same way on both sides would agree with
+itself. `differences` compares rows and cursor with the answer of `holdfast view --json`.
 
-The second opinion is asked only about what both emulators define alike. Known and left out, each seen in a run: a cursor that waits
-to wrap (one says the last column, the other one past it), rows that contain a character whose width the two tables see
-differently (emoji with modifiers), and the invisible cursor's place. Title and modes are compared with the first only.
+The second opinion is asked only about features that both emulators define alike. Three known
+differences are left out, each seen in a run: a cursor that waits to wrap (one says the last column,
+the other one past it), rows that contain a character whose width the two tables see differently
+(emoji with modifiers), and the invisible cursor's place. Title and modes are compared with the
+first only.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Any
 
-from holdfast.host.screen import Screen
+from holdfast.host.terminal.screen import Screen
 
 
 class Eye:
@@ -42,7 +45,7 @@ class Eye:
         return [row.rstrip(" ") for row in self.screen.text()]
 
     def differences(self, view: dict[str, Any]) -> list[str]:
-        """What differs from the host's model, in words; empty if nothing does."""
+        """The differences from the host's model, in words; empty if there is none."""
         cols, rows = self.size
         if (view["size"]["cols"], view["size"]["rows"]) != self.size:
             return [f"the session is {view['size']}, this terminal {cols}x{rows}"]
@@ -76,7 +79,7 @@ class Eye:
         doubt = [
             any(_contested(c) for c in row + other) for row, other in zip(model, shown, strict=True)
         ]
-        for i in range(1, len(doubt)):  # what such a row pushed over its end is doubtful too
+        for i in range(1, len(doubt)):  # text that such a row pushed over its end is doubtful too
             doubt[i] = doubt[i] or (
                 doubt[i - 1] and max(len(model[i - 1]), len(shown[i - 1])) >= self.size[0] // 2
             )
@@ -104,12 +107,13 @@ def _rows(who: str, shown: list[str], model: list[str]) -> list[str]:
     wrong = [i for i, (a, b) in enumerate(zip(shown, model, strict=True)) if a != b]
     first = wrong[0]
     return [
-        f"{who} differs in {len(wrong)} rows; row {first} shows {shown[first]!r}, the model has {model[first]!r}"
+        f"{who} differs in {len(wrong)} rows; row {first} shows {shown[first]!r}, "
+        f"the model has {model[first]!r}"
     ]
 
 
 def _contested(character: str) -> bool:
-    """Characters of whose width or joining emulators hold different opinions."""
+    """Whether emulators disagree about the width or joining of this character."""
     return (
         ord(character) >= 0x1F000
         or unicodedata.combining(character) != 0

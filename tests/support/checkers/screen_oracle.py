@@ -1,6 +1,7 @@
-"""Compares terminals: cell by cell through the complete binding of pyghostty, and row by row with a second emulator.
+"""Compares terminals: by cell through pyghostty's whole binding, by row with pyavt.
 
-The formatter that `paint` is built on cannot be its own judge, so cells and styles are read one at a time here.
+The formatter that `paint` is built on cannot be its own judge, so cells and styles are read one at
+a time here.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 from avt._avt import Vt
 from pyghostty.core import Terminal, ffi, init_sized, lib
 
-from holdfast.host import paint
-from holdfast.host.emulator import Emulator
-from holdfast.host.screen import Screen
+from holdfast.host.terminal import paint
+from holdfast.host.terminal.emulator import Emulator
+from holdfast.host.terminal.screen import Screen
 
 Cell = tuple[str, tuple[Any, ...]]
 State = dict[str, Any]
@@ -86,7 +87,7 @@ def _cell(ref: Any, cell: int) -> Cell:
         return (
             " ",
             (),
-        )  # left free at the margin by a wide character; terminals differ in how they fill it
+        )  # left free at the margin by a wide character; terminals differ in how they fill the cell
     buffer, length = ffi.new("uint32_t[32]"), ffi.new("size_t*")
     assert lib.ghostty_grid_ref_graphemes(ref, buffer, 32, length) == 0
     text = "".join(chr(buffer[i]) for i in range(length[0])) or " "
@@ -141,7 +142,7 @@ def _shape(of: Emulator) -> list[bytes]:
 
 
 def state(screen: Screen, history: int = 0) -> State:
-    """Everything that shows or will show: two terminals with equal states behave alike from here on."""
+    """All state that shows or will show: terminals with equal states behave alike from here on."""
     of = emulator(screen)
     _, rows = of.size
     found: State = {
@@ -178,14 +179,17 @@ def state(screen: Screen, history: int = 0) -> State:
 
 
 def _as_painted(row: list[Cell]) -> list[Cell]:
-    """A row of history without text keeps its backgrounds only if they reach an edge (`Emulator.rows_vt`)."""
+    """A row as `Emulator.rows_vt` paints it.
+
+    A row of history without text keeps its backgrounds only if they reach an edge.
+    """
     blank = (" ", ())
     lost = all(text == " " for text, _ in row) and row[0] == row[-1] == blank
     return [blank] * len(row) if lost else row
 
 
 def differences(one: State, other: State, but: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What differs between two states, with the first differing row of a grid only."""
+    """The differences between two states, with the first differing row of a grid only."""
     found: dict[str, Any] = {}
     for key in sorted({*one, *other} - {*but}):
         a, b = one.get(key), other.get(key)
@@ -201,7 +205,7 @@ def differences(one: State, other: State, but: tuple[str, ...] = ()) -> dict[str
 
 
 def second_opinion(cols: int, rows: int, data: bytes) -> tuple[list[str], tuple[int, int]]:
-    """Rows and cursor as another emulator has them."""
+    """Rows and cursor according to another emulator."""
     terminal = Vt(cols, rows)
     terminal.feed_str(data.decode("utf-8", "replace"))
     return [line.text.rstrip(" ") for line in terminal.view()], (

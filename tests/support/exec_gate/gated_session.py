@@ -1,10 +1,10 @@
-"""What the tests of the exec gate share: a policy that refuses one harmless program, and where the gate is in force."""
+"""Shared by the tests of the exec gate: a policy against one harmless program, and the layouts."""
 
 from __future__ import annotations
 
 import os
 
-from tests.e2e.harness import Installation
+from tests.support.installation import Installation
 
 LAYOUTS = ("--contained", "--plain") if os.getuid() == 0 else ("--contained",)
 NO_TAC = """version = 1
@@ -18,7 +18,7 @@ when = { command = ["tac"] }
 
 
 def obey(hf: Installation, policy: str) -> None:
-    """From the next act on."""
+    """Put this policy in force, from the next act on."""
     file = hf.home / "policy.toml"
     file.write_text(policy)
     file.chmod(0o600)

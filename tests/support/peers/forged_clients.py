@@ -1,10 +1,12 @@
-"""A warm process that forks hosts and command-line clients, so that killing two hundred of each does not cost two hundred starts.
+"""A warm process that forks hosts and command-line clients.
 
-What it forks is the real program: the same `main()` in a process of its own, with its own session, terminal, environment and
-signals, killed by its own pid. Only the half second of interpreter start and imports is shared. (That a host and a client also start
-from nothing is proved where clients start the host by themselves.)
+Killing two hundred of each then does not cost two hundred starts. The forked program is real: the
+same `main()` in a separate process, with a separate session, terminal, environment and pid to kill.
+Only the half second of interpreter start and imports is shared. (Other tests, in which clients
+start the host by themselves, prove that host and client also start from nothing.)
 
-    request:  JSON {"do": "host" | "cli", "env": {..}, "argv": [..]} (+ the terminal as a descriptor for a cli) -> {"pid": N}
+    request:  JSON {"do": "host" | "cli", "env": {..}, "argv": [..]} -> {"pid": N}
+              (with the terminal as a descriptor for a cli)
               JSON {"do": "wait", "pid": N} -> {"status": exit code, negative: signal}
 """
 
@@ -70,7 +72,7 @@ class Forge:
 
 
 def _serve(sock: socket.socket) -> None:
-    import holdfast.client.attach
+    import holdfast.client.attach.loop
     import holdfast.faces.cli.main
     import holdfast.faces.cli.sessions
     import holdfast.home.config
@@ -108,13 +110,12 @@ def _become(request: dict[str, Any], fds: list[int]) -> NoReturn:
             code = main()
         else:
             os.login_tty(fds[0])
-            from holdfast.faces.cli.main import main as command
+            from holdfast.faces.cli.main import run as command
 
-            sys.argv = ["holdfast", *request["argv"]]
             sys.stdin = open(0, closefd=False)  # noqa: SIM115
             sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-            code = command()
+            code = command(request["argv"])
     except SystemExit as e:
         code = e.code if isinstance(e.code, int) else 1
     finally:

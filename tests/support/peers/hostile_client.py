@@ -1,4 +1,4 @@
-"""An operator that says whatever it likes on the wire, and a session that writes down every line it was given."""
+"""An operator that sends arbitrary frames, and a session that writes down every input line."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.harness import Installation, eventually, state_of
-
 from holdfast import home as homes
 from holdfast.client.link import Link
 from holdfast.model.errors import HoldfastError
-from holdfast.testing.workload import command
 from holdfast.wire import frames
+from tests.support.installation import Installation, eventually, state_of
+from tests.support.workload import command
 
 WAIT_S = 120.0
 
 
 class Wire(Link):
-    """A client with an id of its own choice. What it asks in the ordinary way goes through `request`; anything else through `say`."""
+    """A client with a chosen id.
+
+    Ordinary requests go through `request`; all other frames through `say`.
+    """
 
     def __init__(self, hf: Installation, operator: str, client: int) -> None:
         super().__init__(homes.resolve(hf.env), operator, "test", autostart=False)
         self.client, self.sequence = (
             client,
             time.monotonic_ns(),
-        )  # nobody before it, with the same id, has used these numbers
+        )  # no earlier client with the same id has used these numbers
         self.connect()
 
     def say(self, *said: bytes) -> Wire:
@@ -42,7 +44,7 @@ class Wire(Link):
         )
 
     def until(self, event: str, **facts: Any) -> dict[str, Any]:
-        """The next such event."""
+        """The next event with this name and these facts."""
         while True:
             kind, payload = self.receive(WAIT_S)
             if kind == frames.EVENT:
@@ -60,7 +62,7 @@ class Wire(Link):
                 return
 
     def dropped(self) -> HoldfastError:
-        """Waits until the host ends the connection, and gives what it said."""
+        """Wait until the host ends the connection, and return the error that the host sent."""
         try:
             while True:
                 self.receive(WAIT_S)
@@ -70,7 +72,7 @@ class Wire(Link):
 
 
 class Lines:
-    """A session whose program writes each line it reads into a file."""
+    """A session whose program writes each input line into a file."""
 
     def __init__(self, hf: Installation, name: str) -> None:
         self.hf, self.name, self.path = hf, name, Path(hf.user, f"{name}.lines")
@@ -88,7 +90,7 @@ class Lines:
         assert self.lines == list(lines)
 
     def free(self, *wires: Wire) -> None:
-        """Gives the turn of these operators back, by another client of each: numbers are not to get mixed up."""
+        """Release the turn of these operators by another client of each, to keep numbers apart."""
         for wire in wires:
             other = Wire(self.hf, wire.operator, wire.client + 1)
             other.request("turn", session=self.name, act="release")
@@ -96,7 +98,7 @@ class Lines:
 
 
 def crash(hf: Installation) -> None:
-    """The host dies without a word, and another one serves."""
+    """Kill the host without a goodbye, and start the next host."""
     pid = hf.host_pid
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: state_of(pid) in "XZ", "the host's end")

@@ -32,7 +32,7 @@ class Introduction:
         return frames.pack_json(frames.HELLO, self.words)
 
     def proof(self, challenge: bytes) -> bytes:
-        """The answer to what a CHALLENGE frame carried."""
+        """The answer to the content of a CHALLENGE frame."""
         statement = hello.statement(self.words, frames.read_json(challenge))
         return frames.pack_json(
             frames.PROOF,

@@ -1,7 +1,10 @@
-"""A relay that can do whatever a relay could: look, drop, delay, repeat, reorder, cut, change, keep and send again, mix up streams, lie about who is there.
+"""A relay that can misbehave in every way open to a relay.
 
-It runs in a thread of its own and is told what to do by `meddle`, which is given each frame on its way and gives the frames that go on instead. Everything that
-passed is kept in `seen`, as a relay could keep it. It checks nothing and admits everybody: what holds against it does not hold because of it.
+It can look, drop, delay, repeat, reorder, cut, change, keep and resend, mix up streams, and lie
+about which peers are there. The relay runs in a thread of its own. `meddle` controls it: called
+with each frame on its way, `meddle` returns the frames that go on instead. All passing frames are
+kept in `seen`, as a relay could keep them. The relay checks nothing and admits every peer: a
+promise that holds against it does not hold because of it.
 """
 
 from __future__ import annotations
@@ -16,13 +19,13 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from holdfast.core import route
+from holdfast.core.sealed import route
 from holdfast.model.limits import OUTER_BYTES, STREAMS_MAX
 from holdfast.wire import outer
 
 UP, DOWN = "up", "down"  # from the client to the host, and back
 Meddle = Callable[[str, int, outer.Frame], "list[outer.Frame | float]"]
-"""Direction, stream on the host's side, frame; what goes on instead, a number being a pause in seconds."""
+"""Direction, stream on the host's side, frame -> the frames to send instead; a float is a pause."""
 
 
 def honest(direction: str, stream: int, frame: outer.Frame) -> list[outer.Frame | float]:
@@ -40,12 +43,12 @@ class Crooked:
         self._hosts: dict[bytes, ServerConnection] = {}
         self._streams: dict[
             int, tuple[ServerConnection, int, bytes]
-        ] = {}  # on the host's side: whose, which of theirs, where to
+        ] = {}  # on the host's side: owner, number on the owner's side, destination
         self._by_client: dict[tuple[ServerConnection, int], int] = {}
         self._next = 0
         self._own: dict[
             int, list[outer.Frame]
-        ] = {}  # streams of the relay's own: what came on them
+        ] = {}  # streams of the relay's own: their received bytes
         self._streams_to: dict[int, bytes] = {}
         self._came = threading.Condition()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
@@ -55,7 +58,7 @@ class Crooked:
     # ------------------------------------------------------------ from the test's thread
 
     def do(self, act: Callable[[], Any]) -> None:
-        """Runs it where the relay runs."""
+        """Run a function in the thread of the relay."""
         assert self._loop is not None
         done = threading.Event()
 
@@ -77,7 +80,7 @@ class Crooked:
         self.do(act)
 
     def to_client(self, stream: int, frame: outer.Frame) -> None:
-        """Of its own accord."""
+        """Send an unprompted frame."""
         ws, theirs, _ = self._streams[stream]
         self.do(lambda: asyncio.ensure_future(ws.send(outer.encode(_renumbered(frame, theirs)))))
 
@@ -88,7 +91,7 @@ class Crooked:
         self.do(lambda: asyncio.ensure_future(host.send(outer.encode(_renumbered(frame, stream)))))
 
     def open(self, to: bytes) -> int:
-        """A stream to that host with nobody at this end but the relay itself."""
+        """Open a stream to that host with the relay itself at this end."""
         self._next += 1
         number, host = self._next, self._hosts[to]
         self._own[number] = []
@@ -115,7 +118,7 @@ class Crooked:
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(20.0)
 
-    # ------------------------------------------------------------ where it runs
+    # ------------------------------------------------------------ the thread of the relay
 
     async def _serve(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
@@ -123,12 +126,12 @@ class Crooked:
             self._one,
             "127.0.0.1",
             0,
-            subprotocols=["holdfast.1"],
+            subprotocols=["holdfast.1"],  # type: ignore[list-item]
             compression=None,
             max_size=OUTER_BYTES,
             ping_interval=None,
             close_timeout=0.5,
-        ) as server:  # type: ignore[list-item]
+        ) as server:
             self.url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             self._ready.set()
             await self._over.wait()
@@ -148,7 +151,7 @@ class Crooked:
                 await self._host(ws)
             else:
                 await self._client(ws)
-        except Exception:  # whoever was there is gone, or speaks nonsense
+        except Exception:  # the peer is gone, or speaks nonsense
             pass
 
     async def _host(self, ws: ServerConnection) -> None:

@@ -1,11 +1,19 @@
-"""A link between two network namespaces that loses, delays, doubles and reorders packets, each direction by itself: real TCP over a bad way.
+"""A link between two network namespaces that loses, delays, doubles and reorders packets.
 
-    with Namespace() as there, Namespace() as here, Lossy(there, "10.9.0.1", here, "10.9.0.2") as link:
-        with here.inside(): ...              # whoever is started meanwhile lives there
+Each direction has its own settings: real TCP over a bad network.
+
+    with (
+        Namespace() as there,
+        Namespace() as here,
+        Lossy(there, "10.9.0.1", here, "10.9.0.2") as link,
+    ):
+        with here.inside(): ...              # a program started meanwhile lives there
         link.to_second.loss = 0.1
 
-The kernel's own tool for this (netem) is a module that many kernels lack, so the packets are carried by hand: each end is a TUN device, and a thread reads packets from one and
-writes them to the other. It needs the right to make namespaces and devices (root); `missing()` says what is not there.
+The kernel's own tool for this (netem) is a module that many kernels lack, so the packets are
+carried by hand: each end is a TUN device, and a thread reads packets from one and writes them to
+the other. This needs the right to make namespaces and devices (root); `missing()` names the
+obstacle.
 """
 
 from __future__ import annotations
@@ -56,7 +64,7 @@ def missing() -> str:
 
 
 class Namespace:
-    """A network of its own. A thread is inside or not; what it starts meanwhile is, too."""
+    """A network of its own. A thread is inside or not; programs it starts inside stay there."""
 
     def __enter__(self) -> Self:
         outside = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -103,7 +111,7 @@ def _device(name: str) -> int:
 
 
 class Direction:
-    """What happens to packets that go this way. Shares are between 0 and 1."""
+    """The treatment of packets in this direction. Shares are between 0 and 1."""
 
     def __init__(self) -> None:
         self.good()
@@ -187,7 +195,7 @@ class Lossy:
             way.lost += 1
             return
         due = way.delay_s
-        if luck() < way.reorder:  # the packets behind it overtake it
+        if luck() < way.reorder:  # the packets behind this one overtake it
             due += way.late_s
             way.overtaken += 1
         copies = 2 if luck() < way.double else 1
@@ -201,5 +209,5 @@ class Lossy:
                 self._write(to, packet)
 
     def _write(self, to: int, packet: bytes) -> None:
-        with contextlib.suppress(OSError):  # its device is down, or its queue full: lost
+        with contextlib.suppress(OSError):  # the device is down, or its queue full: lost
             os.write(to, packet)

@@ -1,4 +1,8 @@
-"""A program's end of a connection in a simulated world: a real socket, so that `poll` and asyncio work, that waits in the world's time and breaks when the network says so."""
+"""A program's end of a connection in a simulated world.
+
+It is a real socket, so that `poll` and asyncio work. It waits in the world's time and breaks when
+the network says so.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.testing.world import fiber
+from tests.support.simulation.world import fiber
 
 
 class Plug(socket.socket):
@@ -26,7 +30,7 @@ class Plug(socket.socket):
         return self._patience
 
     def setsockopt(self, level: int, *rest: Any) -> None:
-        if level != socket.IPPROTO_TCP:  # below it is no TCP
+        if level != socket.IPPROTO_TCP:  # below there is no TCP
             super().setsockopt(level, *rest)
 
     def _when(self, event: int, act: Callable[[], Any]) -> Any:
@@ -41,11 +45,11 @@ class Plug(socket.socket):
                     raise
                 poll = select.poll()
                 poll.register(self.fileno(), event)
-                if not one.wait(lambda: poll._poll.poll(0), self._patience):  # type: ignore[attr-defined]  # noqa: B023
+                if not one.wait(lambda: poll._poll.poll(0), self._patience):  # type: ignore[attr-defined]
                     raise TimeoutError("timed out") from None
             else:
                 if self.broken is not None and not (done[0] if isinstance(done, tuple) else done):
-                    raise self.broken  # what had come before was read
+                    raise self.broken  # data that came before was read
                 return done
 
     def recv(self, *args: Any) -> bytes:

@@ -1,9 +1,12 @@
-"""A TCP road between two programs that can be cut, go silent, be slow or long: what networks do to connections.
+"""A TCP road between two programs that can be cut, go silent, be slow or long, as networks are.
 
     open      bytes pass
-    cut       every connection is reset, and new ones are
-    silent    connections stay, nothing passes and nothing is said: a sleeping laptop, a router that forgot (half-open)
-`lag_s` delays each direction, `rate` limits it to so many bytes a second. It runs in a thread of its own.
+    cut       every connection is reset, new ones too
+    silent    connections stay, but no byte and no notice passes: a sleeping laptop, a router that
+              forgot (half-open)
+
+`lag_s` delays each direction, `rate` limits it to so many bytes a second. The road runs in a thread
+of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ PIECE_BYTES: Final = 16 * 1024
 
 class Road:
     def __init__(self, port: int = 0) -> None:
-        """`to` is where it leads: set it before anybody comes."""
+        """`to` is the destination: set it before the first connection."""
         self.mode, self.lag_s, self.rate = OPEN, 0.0, 0.0
         self.to = 0
         self.passed = 0  # bytes
@@ -47,7 +50,7 @@ class Road:
             if mode == CUT:
                 for task in list(
                     self._running
-                ):  # who carries closes: a descriptor that is waited on must not be closed under it
+                ):  # the carrying thread closes: a descriptor under a wait must not be closed
                     task.cancel()
             self._changed.set()
             self._changed = asyncio.Event()

@@ -1,14 +1,19 @@
-"""A machine, a relay and somebody elsewhere, in a simulated world: the real relay, the real line of the host, the real link of a client. What is modelled is a
-session at the one end and who sits before the other.
+"""A machine, a relay and a remote client in a simulated world.
+
+The relay, the line of the host and the link of the client are real; the session at one end and the
+user at the other end are modelled.
 
     with Simulation(seed) as stage:
         stage.client.type("ls")
         stage.relay_killed() ...
         stage.settles()
 
-Real: relay (store on disk, registry, hub, WebSocket door), host/uplink.py with host/connection.py, client/link.py with client/remote.py and its threads, client/unacked.py,
-the sealed channel, websockets. Modelled: the session (`Session`: what a keeper promises: bytes with offsets, a bounded ring, every input once by its number) and
-the loops around (`_Host`: as much of a server as attaching and typing takes; `Client`: what client/attach.py does when a line breaks).
+Real: relay (store on disk, registry, hub, WebSocket door), host/relays/uplink.py with
+host/runtime/connection.py, client/link.py with client/remote.py and its threads,
+client/attach/unacked.py, the sealed channel, websockets. Modelled: the session (`Session`, with the
+promises of a keeper: bytes with offsets, a bounded ring, every input once by its number) and the
+loops around (`_Host`: as much of a server as attaching and typing takes; `Client`: the steps of
+client/attach/loop.py when a connection breaks).
 """
 
 from __future__ import annotations
@@ -24,30 +29,31 @@ from collections import deque
 from typing import Any, Final, Self
 
 from holdfast import __version__
-from holdfast.client.link import Link, NoWay
-from holdfast.client.returning import Returning
-from holdfast.client.unacked import Unacked
-from holdfast.core import channel, route
+from holdfast.client.attach.reconnect import Reconnect
+from holdfast.client.attach.unacked import Unacked
+from holdfast.client.gone import NoRoute
+from holdfast.client.link import Link
+from holdfast.core.sealed import channel, route
 from holdfast.home import Home, generation, keys
 from holdfast.home.machines import Machine, Way
 from holdfast.home.relays import Relay
-from holdfast.host.connection import Connection
-from holdfast.host.uplink import QUEUE_BYTES, Uplink
+from holdfast.host.relays.uplink import QUEUE_BYTES, Uplink
+from holdfast.host.runtime.connection import Connection
 from holdfast.model import agreement, signing
 from holdfast.model.errors import TimedOut, Unavailable
 from holdfast.model.limits import REPLY_QUEUE_BYTES, SEALED_BYTES, STREAM_WINDOW_BYTES
+from holdfast.relay import admin
 from holdfast.relay import hub as hubs
-from holdfast.relay import office
 from holdfast.relay.admission import Doorkeeper
 from holdfast.relay.hub import Hub
 from holdfast.relay.registry import Registry
 from holdfast.relay.server import Door
 from holdfast.relay.store import Store
 from holdfast.relay.tenants import Quotas
-from holdfast.testing.net import BACKLOG, Listener, Net
-from holdfast.testing.plug import plugs
-from holdfast.testing.world import BEGIN_UNIX, Actor, World
 from holdfast.wire import frames, hello
+from tests.support.simulation.plug import plugs
+from tests.support.simulation.virtual_net import BACKLOG, Listener, Net
+from tests.support.simulation.world import BEGIN_UNIX, Actor, World
 
 NAME, PORT = (
     "localhost",
@@ -57,14 +63,14 @@ URL: Final = f"ws://{NAME}"
 RING_BYTES: Final = 4096  # small, so that a day's output does not fit
 ROWS: Final = 10
 SESSION: Final = "s1"
-LOOK_S: Final = 1.7  # between looks at what must stay small
+LOOK_S: Final = 1.7  # between looks at the values that must stay small
 PLENTY_S: Final = (
-    300.0  # until everything must be well again: a retransmission's pause, a kernel's, two silences
+    300.0  # until all must be well again: a retransmission's pause, a kernel's, two silences
 )
 
 
 class Session:
-    """What a keeper promises: every byte has its offset, the last of them are kept, each input is taken once."""
+    """The promises of a keeper: bytes with offsets, the last are kept, each input once."""
 
     def __init__(self) -> None:
         self.start = self.end = 0
@@ -101,7 +107,7 @@ class Session:
 
 
 class _Viewer:
-    """Somebody attached, as far as it has got."""
+    """An attached client, as far as it has got."""
 
     def __init__(self, session: Session, conn: Connection, client: int, offset: int | None) -> None:
         self.session, self.conn, self.client, self.offset = session, conn, client, offset
@@ -112,7 +118,7 @@ class _Viewer:
         self.look()
 
     def soon(self) -> None:
-        with contextlib.suppress(RuntimeError):  # its host is dead
+        with contextlib.suppress(RuntimeError):  # the host is dead
             self._loop.call_soon_threadsafe(self.look)
 
     def look(self) -> None:
@@ -135,12 +141,12 @@ class _Viewer:
 
 
 class _Host:
-    """As much of a host as attaching and typing takes; its line is the real one."""
+    """As much of a host as attaching and typing takes; its line is real."""
 
     def __init__(self, stage: Simulation) -> None:
         self.stage = stage
         self.connections: dict[Connection, _Viewer | None] = {}
-        self.uplink: Uplink | None = None  # until its loop runs
+        self.uplink: Uplink | None = None  # until the loop runs
 
     async def main(self) -> None:
         stage = self.stage
@@ -148,7 +154,7 @@ class _Host:
             Relay(URL, stage.token),
             self,
             stage.route_key,
-            lambda: (route.digest(stage.pass_),),  # type: ignore[arg-type]
+            lambda: (route.digest(stage.pass_),),
             lambda at: channel.responder(at, keys.static(stage.machine), time.monotonic()),
             lambda: generation.following(stage.home, time.time_ns() // 1_000_000),
         )
@@ -183,7 +189,7 @@ class _Host:
                 signature,
             )
             conn.client = conn.hello["client"]
-            conn.introduced()
+            conn.proved()
             conn.send(frames.pack_json(frames.WELCOME, {"version": frames.VERSION}))
         elif kind == frames.REQUEST:
             number, body = frames.read_request(payload)
@@ -209,7 +215,10 @@ class _Host:
 
 
 class Client:
-    """Somebody who watches and types; what is typed while nobody is reached waits, and is sent again until it is taken."""
+    """A user that watches and types.
+
+    Input typed while no host is reached waits, and is resent until it is taken.
+    """
 
     def __init__(self, stage: Simulation, name: str) -> None:
         self.stage, self.name = stage, name
@@ -238,35 +247,35 @@ class Client:
         self._wake_r.setblocking(False)
         link = Link(self.stage.home, "ann", machine=self.stage.way)
         link.identity, self.id = self.stage.ann, link.client
-        again = Returning(remote=True)
+        again = Reconnect(remote=True)
         while True:
             try:
-                again.tries()
+                again.tries(time.monotonic())
                 while not link.ready(self._found):
-                    again.looks()
+                    again.dials(time.monotonic())
                     self._idle(again)
                 link.connect()
                 self._attach(link)
                 self.attached = True
                 self.stage.world.note(self.name, "is attached")
-                again.reached()
+                again.reached(time.monotonic())
                 while True:
                     self._turn(link)
-            except (Unavailable, TimedOut, OSError, NoWay) as e:
+            except (Unavailable, TimedOut, OSError, NoRoute) as e:
                 link.close()
                 if self.attached:
                     self.stage.world.note(self.name, f"lost it: {e}")
-                    again.lost()
+                    again.lost(time.monotonic())
                 else:
-                    again.failed()
+                    again.failed(time.monotonic())
                 self.attached = False
                 self._idle(again)
 
     def _found(self) -> None:
         self._wake_w.send(b"!")
 
-    def _idle(self, again: Returning) -> None:
-        """Until it is time to try again, or the way is found."""
+    def _idle(self, again: Reconnect) -> None:
+        """Wait until the time of the next try, or until a path is found."""
         poll = select.poll()
         poll.register(self._wake_r, select.POLLIN)
         poll.register(self._keys, select.POLLIN)
@@ -333,8 +342,11 @@ class Client:
 
 
 class Simulation:
-    """`tick_s`: how often the relay looks at its clock. A day of seconds is slow, and a relay that looks less often is only later. The session prints `prints` bytes every
-    `prints_s`."""
+    """The whole stage. `tick_s`: how often the relay looks at its clock.
+
+    A day of seconds is slow, and a relay that looks less often only reacts later. The session
+    prints `prints` bytes every `prints_s`.
+    """
 
     def __init__(
         self,
@@ -362,14 +374,14 @@ class Simulation:
             0,
             (Way(URL, route.route(signing.public(self.route_key)), self.pass_),),
         )
-        self.token, self._digest = office.make()
+        self.token, self._digest = admin.make()
         self._token_s, self._tick_s, self._prints_s, self._prints = (
             token_s,
             tick_s,
             prints_s,
             prints,
         )
-        self.most: dict[str, int] = {}  # that was ever seen of what must stay small
+        self.most: dict[str, int] = {}  # the maximum ever seen of each value that must stay small
         self.hub: Hub | None = None
         self.store: Store | None = None
         self.host: _Host
@@ -401,7 +413,7 @@ class Simulation:
         self.session.prints(f"at {self.world.now:.2f}\n".encode().rjust(self._prints, b"."))
         self.world.after(self._prints_s, self._print)
 
-    # ------------------------------------------------------------ who is on it
+    # ------------------------------------------------------------ the actors
 
     def start_relay(self) -> None:
         actor = self.world.actor("relay")
@@ -415,7 +427,7 @@ class Simulation:
             self._fresh = False
             expires = None if self._token_s is None else now + int(self._token_s)
             store.at_once(
-                lambda db: office.act(
+                lambda db: admin.act(
                     db,
                     {
                         "act": "token.new",
@@ -433,7 +445,7 @@ class Simulation:
             software=f"holdfast {__version__}",
         )
         self.hub = hub = Hub(registry, Doorkeeper((NAME,), ()), store)
-        hub.doorkeeper.learn(store.at_once(office.tokens))
+        hub.doorkeeper.learn(store.at_once(admin.tokens))
         store.start()
         Door(hub, Listener(self.net, actor, NAME, PORT), lambda: None)  # type: ignore[arg-type]
         await asyncio.Event().wait()
@@ -448,7 +460,7 @@ class Simulation:
         self._close_store()
 
     def relay_loses_all(self) -> None:
-        """Its disk is another one. Its operator makes the token known again."""
+        """Replace the relay's disk. Its administrator makes the token known again."""
         for name in os.listdir(self._folder):
             if name.startswith("relay.db"):
                 os.unlink(f"{self._folder}/{name}")
@@ -466,19 +478,20 @@ class Simulation:
 
     def kill_host(self, power: bool = False) -> None:
         self.net.vanish(self.world.actors["host"]) if power else self.world.actors["host"].kill()
-        self.session.viewers.clear()  # the keeper stays: without power it would not, and there would be no session
+        # The keeper stays: without power it would not, and there would be no session
+        self.session.viewers.clear()
 
     def host_again(self) -> None:
         self.net.back("host")
         self.start_host()
 
     def client_again(self) -> None:
-        """Another one: whoever typed is gone with what it had not sent."""
+        """Replace the client: the old one is gone with its unsent input."""
         self.former.append(self.client)
         self.client = Client(self, "client")
 
     def _look(self) -> None:
-        """How much of anything there is, also while something is wrong."""
+        """Note the size of each collection, also during a fault."""
         facts = {
             "connections": len(self.net.pipes) // 2,
             "client's threads": len(self.client.actor.fibers),
@@ -493,14 +506,14 @@ class Simulation:
             facts |= {
                 "relay's lines": len(self.hub.lines),
                 "relay's queues": sum(line.carrier.queued() for line in self.hub.lines.values()),
-                "relay's routes": len(self.hub.registry.book.routes),
+                "relay's routes": len(self.hub.registry.route_table.routes),
                 "strangers": self.hub.strangers.total(),
             }
         for name, count in facts.items():
             self.most[name] = max(count, self.most.get(name, 0))
         self.world.after(LOOK_S * self._tick_s, self._look)
 
-    # ------------------------------------------------------------ what must be so
+    # ------------------------------------------------------------ checks
 
     def type(self, line: str = "") -> str:
         self._typed += 1
@@ -531,27 +544,30 @@ class Simulation:
         assert ok, f"not settled after {within_s} s: {self.describe()}\n{self.world.story()}"
         assert not self.session.wrong, self.session.wrong
         assert self.client.screen() == self.session.screen()
-        for gone in self.former:  # what it could not send is gone with it; the rest was typed once
+        for gone in self.former:  # unsent input is gone with the client; the rest was typed once
             taken = self.session.taken.get(gone.id, [])
             assert taken == gone.lines[: len(taken)]
         self.bounded()
 
     def describe(self) -> str:
         client = self.client
+        detail = self.host.uplink.detail if self.host.uplink is not None else ""
         return (
-            f"attached {client.attached}, at {client.offset} of {self.session.end}, {len(client.unacked)} sent and {len(client.unacked.waiting)} waiting, "
-            f"taken {self.session.taken.get(client.id, [])[-3:]} of {client.lines[-3:]}, the host is {self.state} ({self.host.uplink.detail if self.host.uplink is not None else ''})"
+            f"attached {client.attached}, at {client.offset} of {self.session.end}, "
+            f"{len(client.unacked)} sent and {len(client.unacked.waiting)} waiting, "
+            f"taken {self.session.taken.get(client.id, [])[-3:]} of {client.lines[-3:]}, "
+            f"the host is {self.state} ({detail})"
         )
 
     def bounded(self) -> None:
-        """Nothing is left over of what has been."""
+        """Assert that no state of ended connections is left over."""
         assert self.hub is not None and self.host.uplink is not None
         registry = self.hub.registry
         facts = {
             "lines": len(self.hub.lines),
             "connections": len(registry.connections),
             "streams": sum(len(c.streams) for c in registry.connections.values()),
-            "routes": len(registry.book.routes),
+            "routes": len(registry.route_table.routes),
             "opening": len(registry.opening),
             "strangers": self.hub.strangers.total(),
             "host's streams": len(self.host.uplink._streams),

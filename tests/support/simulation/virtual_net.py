@@ -1,18 +1,25 @@
-"""The network of a world (testing/world.py): connections between its actors that behave as TCP does when the way is bad.
+"""The network of a world (tests/support/simulation/world.py): TCP connections over bad networks.
 
-A program's end is a real socket, so that `poll` and asyncio work; what it writes is taken from there, is on its way for as long as the link says, and comes
-out at the other end. A `Way` is one direction of the link between two machines:
+A program's end is a real socket, so that `poll` and asyncio work. Written data is taken from there,
+travels for as long as the link says, and comes out at the other end. A `Way` is one direction of
+the link between two machines:
 
     latency_s, jitter_s, rate     slow and long
-    open = False                  what is sent vanishes: TCP sends it again, so it stands still, and goes on some time after the way is open again (a retransmission's
-                                  pause grows with the outage); after GIVEN_UP_S without an answer the sender's kernel gives up, and the other side learns nothing (half-open)
-    loss                          part of the pieces come a retransmission later, and everything behind them, too
-    broken                        part of the pieces end the connection: a middlebox that lost patience
+    open = False                  sent data vanishes: TCP resends it, so the stream stands still,
+                                  and continues some time after the way is open again (a
+                                  retransmission's pause grows with the outage); after GIVEN_UP_S
+                                  without an answer the sender's kernel gives up, and the other
+                                  side learns nothing (half-open)
+    loss                          part of the pieces come a retransmission later, and so does all
+                                  data behind them
+    broken                        part of the pieces end the connection: a middlebox gave up
     Link.cut                      every connection is reset and none can be made
-    Link.forget                   the connections that there are go nowhere any more
+    Link.forget                   the existing connections lead nowhere any more
 
-A machine that is gone without a word (`vanish`) answers with a reset once it is back, to whoever still believes in a connection. What is not modelled: the cost of
-a packet, congestion windows, and data that arrives although its acknowledgement is lost: a way that is closed stops its direction only.
+A machine that vanished without a word (`vanish`) answers with a reset once it is back, to every
+peer that still believes in a connection. Not modelled: the cost of a packet, congestion windows,
+and data that arrives although its acknowledgement is lost: a way that is closed stops its direction
+only.
 """
 
 from __future__ import annotations
@@ -27,13 +34,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from holdfast.testing.plug import Plug, plugs
-from holdfast.testing.world import Actor, Loop, World, fiber, replaced
+from tests.support.simulation.plug import Plug, plugs
+from tests.support.simulation.world import Actor, Loop, World, fiber, replaced
 
 WINDOW_BYTES: Final = 256 * 1024  # on the way at once
 PIECE_BYTES: Final = 16 * 1024
 GIVEN_UP_S: Final = 924.6  # Linux: tcp_retries2 = 15
-RETRY_S: Final = 0.2  # the shortest pause before something is sent again ...
+RETRY_S: Final = 0.2  # the shortest pause before a retransmission ...
 RETRY_MAX_S: Final = 120.0
 KNOCKS_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # of a connection that is not answered
 BACKLOG: Final = 128
@@ -52,7 +59,7 @@ class Way:
             0.0,
             0.0,
         )
-        self.closed: set[str] = set()  # why nothing passes
+        self.closed: set[str] = set()  # the reasons why the way is closed
         self.since = 0.0  # when that began
         self.free = 0.0
         self.passed = 0  # bytes
@@ -85,7 +92,10 @@ class Link:
             pipe.to.breaks(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
 
     def forget(self) -> None:
-        """Somebody in between forgot the connections there are, as routers do: nothing passes on them any more, and nobody is told. New ones are welcome."""
+        """Let a middlebox forget the existing connections, as routers do.
+
+        They carry nothing any more, and neither end is told. New connections are welcome.
+        """
         self._net.world.note("-".join(self.ends), "is forgotten")
         nowhere = Way(self._net)
         nowhere.close("forgotten")
@@ -103,11 +113,11 @@ class End:
     def __init__(self, net: Net, actor: Actor) -> None:
         self.actor, self._net = actor, net
         self.plug, self.sock = plugs()
-        self.over = False  # nothing is there any more: what comes is answered with a reset
+        self.over = False  # the connection is gone: new data is answered with a reset
         self.out: Pipe
 
     def breaks(self, error: OSError) -> None:
-        """The program is told so; nothing is said to the other side."""
+        """Report the error to the program; the other side is not told."""
         if not self.over:
             self.plug.broken = error
             self.finish()
@@ -120,11 +130,11 @@ class End:
 
 
 class Pipe:
-    """What one side has said and the other not heard yet."""
+    """Data that one side has sent and the other has not received yet."""
 
     def __init__(self, net: Net, way: Way, here: End, to: End) -> None:
         self._net, self.way, self.here, self.to = net, way, here, to
-        self.queue: deque[tuple[float, float, Any]] = deque()  # (due, sent, what)
+        self.queue: deque[tuple[float, float, Any]] = deque()  # (due, sent, data)
         self.bytes = 0
         self._listens = False
         self._fd = here.sock.fileno()
@@ -180,7 +190,7 @@ class Pipe:
         net.world.at(now + GIVEN_UP_S, self._give_up)
 
     def _give_up(self) -> None:
-        """Nothing was acknowledged for so long."""
+        """End the connection: no acknowledgement came for too long."""
         if (
             self.queue
             and not self.way.open
@@ -191,7 +201,7 @@ class Pipe:
             self.here.breaks(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
 
     def delayed(self, seconds: float) -> None:
-        """Everything comes so much later than now: it has to be sent again."""
+        """Delay all data by this much: it has to be sent again."""
         if self.queue:
             at = self._net.world.now + seconds
             self.queue = deque((max(due, at), sent, what) for due, sent, what in self.queue)
@@ -270,7 +280,7 @@ class Listener:
     def ring(self) -> None:
         waiter, self.waiter = self.waiter, None
         if waiter is not None:
-            with contextlib.suppress(RuntimeError):  # its program is gone
+            with contextlib.suppress(RuntimeError):  # the program is gone
                 waiter.get_loop().call_soon_threadsafe(settle, waiter, None)
 
     @staticmethod
@@ -290,7 +300,7 @@ class Net:
         self.links: dict[frozenset[str], Link] = {}
         self.listeners: dict[tuple[str, int], Listener] = {}
         self.pipes: list[Pipe] = []
-        self.dials: dict[str, int] = {}  # by who dialled
+        self.dials: dict[str, int] = {}  # by the name of the dialling actor
         self.off: set[str] = set()  # machines without power
         self.readable = select.epoll()
         self.by_fd: dict[int, Pipe] = {}
@@ -333,7 +343,7 @@ class Net:
         self.pipes = [pipe for pipe in self.pipes if not (pipe.here.over and pipe.to.over)]
 
     def reopened(self, way: Way) -> None:
-        """What stood still is sent again, after a pause that has grown with the outage."""
+        """Resend the data that stood still, after a pause that has grown with the outage."""
         for pipe in self.pipes:
             if pipe.way is way:
                 pipe.delayed(
@@ -342,7 +352,7 @@ class Net:
                 )
 
     def asleep(self, name: str, yes: bool) -> None:
-        """A machine that sleeps or has no power: nothing reaches it or leaves it."""
+        """Put a machine to sleep or without power: no data reaches or leaves it."""
         for key, link in self.links.items():
             if name in key:
                 for way in link.ways.values():
@@ -354,11 +364,11 @@ class Net:
         for pipe in [p for p in self.pipes if p.here.actor is actor and not p.here.over]:
             end = pipe.here
             end.breaks(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
-            if actor.name not in self.off:  # its kernel speaks for it
+            if actor.name not in self.off:  # the kernel answers for the program
                 pipe.put(RESET)
 
     def vanish(self, actor: Actor) -> None:
-        """No power any more: nobody is told."""
+        """Take away the power; no peer is told."""
         self.off.add(actor.name)
         self.asleep(actor.name, True)
         actor.kill()
@@ -372,7 +382,7 @@ class Net:
     def dial(
         self, actor: Actor, name: str, port: int, done: Callable[[Plug | OSError], None]
     ) -> Callable[[], None]:
-        """Calls `done` once. What it gives is to be called by who waits no longer."""
+        """Call `done` once. Returns the function by which a caller cancels."""
         self.dials[actor.name] = self.dials.get(actor.name, 0) + 1
         over = False
         link = self.link(actor.name, self.names[name])
@@ -387,7 +397,8 @@ class Net:
                 leave()
                 self.world.note(
                     actor.name,
-                    f"dialled {name}: {'connected' if isinstance(what, Plug) else errno.errorcode[what.errno or 0]}",
+                    f"dialled {name}: "
+                    + ("connected" if isinstance(what, Plug) else errno.errorcode[what.errno or 0]),
                 )
                 done(what)
             elif isinstance(what, Plug):

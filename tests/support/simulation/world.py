@@ -1,20 +1,27 @@
-"""A small world with a clock of its own: programs as they are, in one process, where a day takes a second and happens the same way each time.
+"""A small world with a clock of its own, for unchanged programs in one process.
+
+A day takes a second and happens the same way each time.
 
     with World(seed=7) as world:
         box = world.actor("box")
-        box.run(main)                    # a thread of it; `box.serve(coroutine)` for an asyncio program
+        box.run(main)                    # a thread; `box.serve(coroutine)` for asyncio
         world.until(lambda: ..., 60.0)   # of virtual time
 
-The programs are not changed for it. What they reach the outside with is put between while the world exists, and only for threads of its actors: the clocks,
-`time.sleep`, `select.poll`, sockets, the selector below asyncio, threads and conditions, `os.urandom` and `random`. One thread runs at a time, until it would wait; then
-whoever can go on is picked by the seed. When nobody can, the clock moves to the next moment at which somebody wanted to be woken. So the same seed gives the same
-history (`world.digest`), and an hour of waiting costs nothing.
+The programs are not changed. While the world exists, it replaces their access to the outside, and
+only for threads of its actors: the clocks, `time.sleep`, `select.poll`, sockets, the selector below
+asyncio, threads and conditions, `os.urandom` and `random`. One thread runs at a time, until it
+would wait; then the seed picks the next thread that can run. When no thread can run, the clock
+moves to the next moment at which a thread wanted to wake. So the same seed gives the same history
+(`world.digest`), and an hour of waiting costs nothing.
 
-Rejected: passing a clock through every constructor (forty places, and the libraries below would still read the real one); one loop with simulated transports
-(the client waits in `poll`, not in a loop, and what waits is what has to be tried).
+Rejected: passing a clock through every constructor (forty places, and the libraries below would
+still read the real one); one loop with simulated transports (the client waits in `poll`, not in a
+loop, and the waiting is the part under test).
 
-An actor can be killed (nothing of it runs any more, its connections are reset by its kernel), paused (its kernel goes on), and put to sleep as a laptop is: its monotonic
-clock stands still, CLOCK_BOOTTIME does not, and nothing reaches it. A spin, which on a real machine is a core at 100 %, is an error here.
+An actor can be killed (none of its threads runs any more, its kernel resets its connections),
+paused (its kernel goes on), and put to sleep like a laptop: its monotonic clock stands still,
+CLOCK_BOOTTIME does not, and no data reaches it. A spin, which on a real machine is a core at 100 %,
+is an error here.
 """
 
 from __future__ import annotations
@@ -39,15 +46,16 @@ from typing import Any, Final, Self, TypeVar
 
 T = TypeVar("T")
 BEGIN_UNIX: Final = 1_700_000_000.0
-STEP_S: Final = 0.00001  # that a turn of a thread takes: time goes on, whatever a program does
-YIELDS: Final = 0.1  # how often somebody else may go first although one could go on
+# The time of one turn of a thread: time passes, no matter what a program does
+STEP_S: Final = 0.00001
+YIELDS: Final = 0.1  # how often another thread may go first although this one could go on
 SPIN: Final = 20_000  # turns of one thread without time to speak of
 SPIN_S: Final = 1.0
-DYING_TURNS: Final = 2_000  # of a killed program's loop, to put its tasks away
+DYING_TURNS: Final = 2_000  # of a killed program's loop, to cancel its tasks
 KEPT: Final = 400  # lines of history for a message; the digest has all of them
 
 _here = threading.local()
-_real: dict[str, Any] = {}  # what is put back
+_real: dict[str, Any] = {}  # the replaced functions, to put back
 
 
 class Killed(BaseException):
@@ -55,7 +63,7 @@ class Killed(BaseException):
 
 
 def fiber() -> Fiber | None:
-    """The thread of an actor that runs now; None: this is not one."""
+    """The running thread of an actor; None outside of an actor."""
     found: Fiber | None = getattr(_here, "fiber", None)
     return found
 
@@ -72,13 +80,13 @@ class Fiber:
         self.found: Any = None
         self.finished = False
         self.dying = 0
-        self.extra = 0.0  # time that passes for one that is dying
+        self.extra = 0.0  # time that passes for a dying thread
         self.turns, self.spun_at = 0, 0.0
         self.error: BaseException | None = None
         self.thread: threading.Thread | None = None
 
     def wait(self, ready: Callable[[], T], timeout: float | None) -> T | None:
-        """Gives what `ready` gives as soon as that is something; None after so many seconds."""
+        """Return the result of `ready` as soon as it is not None; None after the timeout."""
         world = self.actor.world
         if self.actor.dead:
             raise Killed
@@ -149,7 +157,7 @@ class Actor:
         )
 
     def run(self, target: Callable[[], Any], name: str = "main") -> None:
-        """In a thread of its own."""
+        """Run a function in a thread of its own."""
         thread = threading.Thread(target=target, name=f"{self.name}: {name}", daemon=True)
         self.world.adopt(self, thread, name)
 
@@ -169,14 +177,14 @@ class Actor:
                 f"{self.name}: {context.get('message')}: {context.get('exception')!r}"
             )
 
-    # ------------------------------------------------------------ what befalls it
+    # ------------------------------------------------------------ faults
 
     def kill(self) -> None:
         self.world.note(self.name, "is killed")
         self.dead = True
         for told in self.world.on_kill:
             told(self)
-        for one in self.fibers:  # those that end may not start others
+        for one in self.fibers:  # threads that end may not start others
             while not one.finished:
                 self.world.give(one)
         self.fibers.clear()
@@ -209,7 +217,7 @@ class World:
         self.gate.acquire()
         self.pumps: list[Callable[[], None]] = []  # called before every turn
         self.on_kill: list[Callable[[Actor], None]] = []
-        self.faults: list[str] = []  # what went wrong that a program did not notice
+        self.faults: list[str] = []  # errors that a program did not notice
         self.history: deque[str] = deque(maxlen=KEPT)
         self._digest = hashlib.sha256()
         self._timers: list[tuple[float, int, Callable[[], object]]] = []
@@ -249,7 +257,7 @@ class World:
     # ------------------------------------------------------------ time
 
     def actor(self, name: str) -> Actor:
-        """A new one of that name; the one before is dead."""
+        """A new actor of that name; the previous one is dead."""
         assert name not in self.actors or self.actors[name].dead
         made = Actor(self, name)
         if (before := self.actors.get(name)) is not None:
@@ -265,7 +273,7 @@ class World:
         self.at(self.now + seconds, act)
 
     def until(self, condition: Callable[[], object], within_s: float) -> bool:
-        """Lets the world go on until that is so, for at most so long. Whether it is."""
+        """Run the world until the condition holds, or for `within_s`; return whether it holds."""
         end = self.now + within_s
         while not condition():
             if self.faults:
@@ -299,7 +307,7 @@ class World:
         return min(due, default=None)
 
     def _turn(self) -> bool:
-        """One thread runs until it waits; False if none can."""
+        """Run one thread until it waits; False if no thread can run."""
         for pump in self.pumps:
             pump()
         able: list[tuple[Fiber, Any]] = []
@@ -329,13 +337,13 @@ class World:
         if one.finished and one.thread is not None:
             _real["join"](
                 one.thread
-            )  # what it had is put away now, not beside somebody else's turn
+            )  # its objects are freed now, not during the turn of another thread
             one.thread = None
 
     # ------------------------------------------------------------ threads
 
     def adopt(self, actor: Actor, thread: threading.Thread, name: str) -> None:
-        """Starts it as one of that actor's."""
+        """Start the thread as a thread of that actor."""
         if actor.dead:
             raise Killed
         made, run = Fiber(actor, name), thread.run
@@ -351,7 +359,7 @@ class World:
 
 
 class Selector(selectors.EpollSelector):
-    """Below asyncio: it waits in the world's time."""
+    """The selector below asyncio: waits in the world's time."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         one = fiber()
@@ -359,7 +367,7 @@ class Selector(selectors.EpollSelector):
             return super().select(timeout)
         if (
             one.actor.dead and one.dying
-        ):  # its tasks are put away: nothing reaches them, and their time runs out at once
+        ):  # the tasks are being cancelled: no data reaches them, and their time runs out at once
             one.dying += 1
             if one.dying > DYING_TURNS:
                 raise Killed
@@ -373,7 +381,10 @@ class Selector(selectors.EpollSelector):
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """asyncio's own, in the world. `dial` is the network's (testing/net.py)."""
+    """asyncio's own loop, in the world.
+
+    `dial` belongs to the network (tests/support/simulation/virtual_net.py).
+    """
 
     dial: Callable[[Actor, str, int], Coroutine[Any, Any, socket.socket]]
 
@@ -395,7 +406,7 @@ class Loop(asyncio.SelectorEventLoop):
         )
 
 
-# ------------------------------------------------------------ what is put between
+# ------------------------------------------------------------ replacements of library functions
 
 
 class _Poll:
@@ -528,7 +539,7 @@ def _put_between(world: World) -> None:
         0, {sorted(_real["cores"])[os.getpid() % len(_real["cores"])]}
     )  # one thread at a time: handing over on one core takes a third less
     random.seed(world.seed)
-    gc.disable()  # what it would end, and when, is not the programs' doing
+    gc.disable()  # the objects it would free, and when, would not depend on the programs alone
 
     def urandom(count: int) -> bytes:
         return world.random.randbytes(count) if fiber() is not None else _real["urandom"](count)
