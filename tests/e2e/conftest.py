@@ -1,11 +1,15 @@
-"""One installation per test module: hosts are shared where a test does not disturb the next one."""
+"""An installation per test module: hosts are shared where a test does not disturb the next test."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from tests.e2e.harness import Installation, installation
+
+from tests.support.commands.through_relay import honest_again as honest_again
+from tests.support.commands.through_relay import relay as relay
+from tests.support.installation import Installation, installation
+from tests.support.ordinary_user import user as user
 
 
 @pytest.fixture(scope="module")

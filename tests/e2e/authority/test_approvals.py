@@ -1,4 +1,7 @@
-"""approvals, approve, deny: real commands against a host in this process, whose desk the test asks as the door does."""
+"""approvals, approve, deny: real commands against a host in this process.
+
+The test adds held acts as the door does.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +15,32 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
-from tests.e2e.harness import DEADLINE_S, Installation, eventually
 
 from holdfast import home as homes
 from holdfast.client.link import Link
-from holdfast.core.policy import Decision
-from holdfast.home import config, keys
-from holdfast.host.connection import Connection
+from holdfast.core.policy.policy import Decision
+from holdfast.home import keys
+from holdfast.home.settings import Settings
+from holdfast.host.acts.act_context import situation
 from holdfast.host.engine import Engine
-from holdfast.host.ops import Ops
-from holdfast.host.selector import HotLoop
+from holdfast.host.requests.host import Host
+from holdfast.host.runtime.connection import Connection
+from holdfast.host.runtime.hot_loop import HotLoop
 from holdfast.host.server import Server
-from holdfast.host.situation import situation
-from holdfast.host.store import Store
+from holdfast.host.storage.store import Store
 from holdfast.model import signing
 from holdfast.model.errors import GateRefused, Held, NotAllowed, Refused, Usage
 from holdfast.transport import unix
+from tests.support.asker import Asker
+from tests.support.installation import DEADLINE_S, Installation, eventually
 
 T = TypeVar("T")
 POLICY = (
-    'version = 1\nextends = "default"\n[[rule]]\nname = "two end it"\nverdict = "ask"\nbecause = "others work in it"\napprovals = 2\n'
+    'version = 1\nextends = "default"\n[[rule]]\nname = "two end it"\nverdict = "ask"\n'
+    'because = "others work in it"\napprovals = 2\n'
     'when = { act = ["end"], session = ["shared"] }\n'
+    '[[rule]]\nname = "watched sessions"\nverdict = "ask"\nbecause = "it is watched"\n'
+    'when = { act = ["new"], session = ["watched"] }\n'
 )
 
 
@@ -58,14 +66,15 @@ class House:
             try:
                 self.engine = Engine(
                     self.home,
-                    config.settings(config.load(self.home.config)),
+                    Settings.load(self.home),
                     Store(self.home.database),
                 )
-                self.engine.store.start(self.loop)
-                await self.engine.adopt_all()
+                self.engine.store.start()
+                await self.engine.begin()
+                await self.engine.adoptions.all()
                 server = Server(
                     self.engine,
-                    Ops(self.engine, lambda how: self.stopping.set()),
+                    Host(self.engine, lambda how: self.stopping.set()),
                     unix.listen(self.home.host_socket),
                 )
             except BaseException as e:
@@ -94,8 +103,8 @@ class House:
         found = self.engine.find(session)
 
         async def ask() -> Decision:
-            return await self.engine.desk.clear(
-                caller, lambda: situation(found, caller, act, text.encode()), **how
+            return await self.engine.held_acts.wait_until_allowed(
+                Asker(caller, lambda: situation(found, caller, act, text.encode()), **how)
             )
 
         identity = keys.load(self.home, who)
@@ -140,10 +149,10 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         made.close()
 
 
-def test_p4_what_waits_is_listed_shown_whole_and_approved_at_a_terminal(house: House) -> None:
+def test_p4_a_held_act_is_listed_shown_whole_and_approved_at_a_terminal(house: House) -> None:
     hf, act = house.hf, "rm -rf /logs-of-others # \x1b[2J" + "x" * 3000
     watching = hf.attach("work")
-    watching.expect(rb"\$ ")
+    watching.expect(rb"[$#] ")
     done = house.wants("bot", act)
     [listed] = house.waiting()
     assert (
@@ -161,10 +170,10 @@ def test_p4_what_waits_is_listed_shown_whole_and_approved_at_a_terminal(house: H
         and listed["cwd"]
     )
     assert hf.ok("--as", "eve", "approvals", "--json").json == [], (
-        "who may not decide does not read it"
+        "an operator that may not decide does not read it"
     )
     assert [p["id"] for p in hf.ok("--as", "bot", "approvals", "--json").json] == [listed["id"]], (
-        "whoever asked does"
+        "the asker reads it"
     )
     assert (
         hf.ok("approvals", "work").out.count(listed["id"]) == 1
@@ -197,7 +206,7 @@ def test_p4_what_waits_is_listed_shown_whole_and_approved_at_a_terminal(house: H
     assert "/logs-of-others" not in hf.ok("events", "work", "--json").out
 
 
-def test_p4_a_script_decides_what_it_has_seen(house: House) -> None:
+def test_p4_a_script_decides_the_act_it_has_seen(house: House) -> None:
     hf = house.hf
     done = house.wants("bot", "rm -rf /other")
     [listed] = house.waiting()
@@ -208,15 +217,17 @@ def test_p4_a_script_decides_what_it_has_seen(house: House) -> None:
     assert (
         hf.cli("--as", "eve", "approve", listed["id"], "--yes", "--binding", listed["binding"]).rc
         == 3
-    ), "not even there, for whoever may not"
+    ), "not even there, without the right"
     refused = hf.cli(
         "--as", "bot", "approve", listed["id"], "--yes", "--binding", listed["binding"], "--json"
     )
     assert refused.rc == 4 and "right" in refused.err
-    denied = hf.ok(
-        "--as", "ann", "deny", listed["id"], "--yes", "--binding", listed["binding"], "--json"
-    ).json
+    assert hf.cli("--as", "ann", "deny", listed["id"], "--binding", "00").rc == 4
+    denied = hf.ok("--as", "ann", "deny", listed["id"], "--once", "k", "--json").json
     assert denied["answer"] == "deny"
+    again = hf.attempt("--as", "ann", "deny", listed["id"], "--once", "k", "--json")
+    assert again.rc == 0 and again.json == denied, "a retry gets the answer of the first"
+    assert hf.attempt("--as", "ann", "deny", listed["id"]).rc == 3
     with pytest.raises(GateRefused, match="denied by ann"):
         done.result(DEADLINE_S)
     assert hf.cli("approve", listed["id"], "--yes", "--binding", listed["binding"]).rc == 3
@@ -235,6 +246,26 @@ def test_p4_two_operators_end_a_session(house: House) -> None:
     assert "already" in hf.cli("--as", "ann", "approve", listed["id"], *said).err
     hf.ok("approve", listed["id"], *said)
     assert done.result(DEADLINE_S).approved == ("ann", "tester")
+
+
+def test_p4_keys_typed_before_the_question_decide_nothing(house: House) -> None:
+    """The question has two pages. What was typed before each of them is dropped."""
+    hf, act = house.hf, "rm -rf /typed-ahead; " + "true; " * 300
+    done = house.wants("bot", act)
+    [listed] = house.waiting()
+    argv = [*map(str, hf.argv(("approve", listed["id"])))]
+    person = hf.spawn(["sh", "-c", 'echo READY; read -r x; exec "$@"', "sh", *argv])
+    person.expect("READY")
+    person.send(b"go\r\ry\r\ry\r")
+    person.expect("Enter shows more; q leaves it waiting ")
+    assert b"/typed-ahead" in person.output and b"once?" not in person.output
+    person.send(b"\ry\ry\r")
+    person.expect(r"once\? \[y/N\] ")
+    assert not done.done()
+    person.send(b"n\r")
+    assert person.wait() == 1 and not done.done()
+    said = ("--yes", "--binding", listed["binding"])
+    hf.ok("deny", listed["id"], *said)
 
 
 def test_p4_in_a_plain_session_a_key_that_its_code_could_read_approves_nothing(
@@ -256,7 +287,7 @@ def test_p4_in_a_plain_session_a_key_that_its_code_could_read_approves_nothing(
     for _ in range(2):
         at = terminal.expect(r"passphrase of ann: ", at)
         terminal.send(b"open sesame\r")
-    assert terminal.wait() == 0 and "needs its passphrase now" in "\n".join(terminal.rows())
+    assert terminal.wait() == 0 and "now needs its passphrase" in "\n".join(terminal.rows())
     person = hf.spawn(
         [*map(str, hf.argv(("--as", "ann", "approve", listed["id"])))], size=(100, 40)
     )
@@ -272,7 +303,25 @@ def test_p4_in_a_plain_session_a_key_that_its_code_could_read_approves_nothing(
     assert unlocked.wait() == 0 and not keys.load(house.home, "ann").locked
 
 
-def test_p4_nobody_approves_from_inside_of_the_session(house: House) -> None:
+def test_p4_a_new_contained_session_is_approved_like_an_act_in_one(house: House) -> None:
+    """The code of the new session cannot read keys, so the key of every approver counts."""
+    hf, new = house.hf, ("--as", "bot", "new", "watched", "--no-attach", "--cwd", "/tmp")
+    assert hf.cli(*new, "--plain").rc == 4
+    [listed] = house.waiting()
+    assert listed["layout"] == "plain" and not listed["counts"]
+    refused = hf.cli("approve", listed["id"], "--yes", "--binding", listed["binding"])
+    assert refused.rc == 4 and "could read the key" in refused.err
+    hf.ok("deny", listed["id"], "--yes", "--binding", listed["binding"])
+    assert hf.cli(*new).rc == 4
+    [listed] = house.waiting()
+    assert listed["layout"] == "contained" and listed["counts"], listed
+    hf.ok("approve", listed["id"], "--yes", "--binding", listed["binding"])
+    made = hf.ok(*new, "--json").json
+    assert made["layout"] == "contained"
+    hf.ok("end", "watched")
+
+
+def test_p4_an_approval_from_inside_of_the_session_does_not_count(house: House) -> None:
     hf = house.hf
     done = house.wants("bot", "rm -rf /inside", session="plain", wait_s=60)
     [listed] = house.waiting()
@@ -280,12 +329,36 @@ def test_p4_nobody_approves_from_inside_of_the_session(house: House) -> None:
         "run",
         "plain",
         "--",
-        f"{sys.executable} -m holdfast --as ann approve {listed['id']} --yes --binding {listed['binding']}",
+        f"{sys.executable} -m holdfast --as tester approve {listed['id']} --yes --binding "
+        f"{listed['binding']}",
     )
     assert inside.rc == 4 and "outside of the session" in inside.out + inside.err, inside
     hf.ok("deny", listed["id"], "--yes", "--binding", listed["binding"])
     with pytest.raises(GateRefused):
         done.result(DEADLINE_S)
+
+
+def test_s2_a_session_with_a_held_act_waits_for_approval_and_the_log_shows_who_gave_it(
+    house: House,
+) -> None:
+    hf = house.hf
+
+    def state() -> tuple[str, str]:
+        [one] = hf.ok("attention", "work", "--json").records
+        return one["kind"], one["why"]
+
+    eventually(lambda: state()[0] == "idle", "the prompt")
+    done = house.wants("bot", "rm -rf /watched-over")
+    [asked] = house.waiting()
+    assert state() == ("approval", "the run of bot is held")
+    assert "work: waits for approval (the run of bot is held, since" in hf.ok("attention").out
+    hf.ok("wait", "work", "--for", "idle", "--timeout", "60")  # the shell is ready all the same
+    hf.ok("approve", asked["id"], "--yes", "--binding", asked["binding"])
+    assert done.result(DEADLINE_S).approved == ("tester",)
+    eventually(lambda: state()[0] == "idle", "the prompt")
+    shown = hf.ok("log", "work").out.splitlines()
+    [line] = [one for one in shown if f"approve: the run of bot ({asked['id']})" in one]
+    assert "tester (cli" in line and "[signature " in line and "VERIFY" not in line
 
 
 def test_p4_followed(house: House) -> None:
@@ -324,7 +397,7 @@ def test_p4_an_approval_outlives_a_restart_of_the_host(house: House) -> None:
 
 
 def test_p4_at_the_wire_a_wrong_answer_decides_nothing(house: House) -> None:
-    """Whatever a client sends: the id of another question, a signature of somebody else, nonsense."""
+    """Wrong messages of a client: another question's id, another operator's signature, nonsense."""
     house.hf.people("imp", rights="execute", kind="agent")
     done = house.wants("imp", "rm -rf /wire", wait_s=60)
     [listed] = house.waiting()

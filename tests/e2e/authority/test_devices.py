@@ -1,4 +1,7 @@
-"""One operator, several devices: one name, one set of rights, and every act says which device it was (T3, T4, A5, P1)."""
+"""One operator, several devices: one name, one set of rights; every act names its device.
+
+T3, T4, A5, P1.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import SOURCE, Installation, eventually, installation
-from tests.e2e.test_commands import the_error
-from tests.hostile.wire import Lines, Wire
 
 from holdfast import home as homes
 from holdfast.client.link import Link
 from holdfast.home.keys import Identity
 from holdfast.model import signing
 from holdfast.model.errors import NotAllowed, Refused, TurnHeld
-from holdfast.testing.crooked import Crooked
 from holdfast.wire import frames
+from tests.support.commands.results import the_error
+from tests.support.commands.through_relay import connect
+from tests.support.installation import SOURCE, Installation, eventually, installation
+from tests.support.peers.hostile_client import Lines, Wire
+from tests.support.simulation.crooked_carrier import Crooked
 
 ROOT = SOURCE.parent
 
@@ -43,7 +47,7 @@ def private() -> tuple[bytes, str]:
 
 
 def add(hf: Installation, operator: str, name: str, *more: str) -> bytes:
-    """Another device of that operator, added from the one it has."""
+    """Another device of that operator, added from the first one."""
     made, key = private()
     assert (
         hf.ok("--as", operator, "device", "add", name, "--key", key, *more, "--json").json["name"]
@@ -132,7 +136,7 @@ def test_a5_a_device_has_the_rights_of_its_operator_and_no_more(hf: Installation
     for who in (one, two):  # a second device is no second rate
         with pytest.raises(NotAllowed, match="as often as it may"):
             who.request("send", session="narrow", text="y\n")
-    hf.ok("grant", "nina", "--rights", "observe", "--session", "other")  # both of them
+    hf.ok("grant", "nina", "--rights", "observe", "--session", "other")  # on both devices
     assert all(who.request("get", session="other")["name"] == "other" for who in (one, two))
     assert hf.ok("operator", "show", "nina").out.count("  may ") == 2, (
         "each grant once, however many devices"
@@ -141,7 +145,9 @@ def test_a5_a_device_has_the_rights_of_its_operator_and_no_more(hf: Installation
     two.close()
 
 
-def test_a5_what_is_handed_on_with_ones_own_key_is_for_all_devices(hf: Installation) -> None:
+def test_a5_rights_handed_on_with_an_operators_own_key_are_for_all_devices(
+    hf: Installation,
+) -> None:
     hf.new("handed", "--", "cat")
     hf.people("olga", rights="")
     second = Device(hf, "olga", 65, add(hf, "olga", "second"))
@@ -153,7 +159,7 @@ def test_a5_what_is_handed_on_with_ones_own_key_is_for_all_devices(hf: Installat
     second.close()
 
 
-def test_t4_nobody_adds_a_device_to_another_but_who_could_give_all_of_it(hf: Installation) -> None:
+def test_t4_adding_a_device_to_another_operator_needs_all_of_its_rights(hf: Installation) -> None:
     hf.people("pat")
     hf.people("quinn", rights="read")
     hf.people("manager", rights="manage")
@@ -202,7 +208,7 @@ def test_t4_a_key_is_one_device_of_one_operator(hf: Installation) -> None:
             hf.attempt("--as", "rose", "device", "add", "tablet", "--key", private()[1], "--json"),
             4,
         )["message"]
-        == "rose has a device tablet already, or had one"
+        == "rose has or had a device named tablet"
     )
     for bad in ("-x", "a b", "0123456789ab", "x" * 65):
         assert hf.attempt("--as", "rose", "device", "rename", "tablet", "--json", "--", bad).rc == 2
@@ -275,7 +281,7 @@ def test_a5_a_device_that_is_revoked_loses_the_turn_and_the_others_go_on(hf: Ins
         and "holdfast device add" in bye.recover
     )
     assert bob.until("turn", how="request")["holder"] == "bob", (
-        "it passes as that of somebody who left"
+        "the name passes as that of an operator that left"
     )
     bob.request("send", session="taken", text="bob\n")
     bob.request("turn", session="taken", act="release")
@@ -333,8 +339,8 @@ def test_a5_a_device_that_is_revoked_while_it_is_away_and_in_the_middle_of_a_run
     gate.open()
 
 
-def test_a5_what_waits_to_be_typed_is_not_typed_any_more(hf: Installation) -> None:
-    """Its keys wait for somebody's line; then it is revoked."""
+def test_a5_waiting_keys_of_a_revoked_device_are_not_typed(hf: Installation) -> None:
+    """The keys of the device wait for an unfinished line; then the device is revoked."""
     hf.people("vera")
     room = Lines(hf, "pending")
     phone, bob = Device(hf, "vera", 76, add(hf, "vera", "phone")), Wire(hf, "bob", 77)
@@ -349,7 +355,7 @@ def test_a5_what_waits_to_be_typed_is_not_typed_any_more(hf: Installation) -> No
     bob.close()
 
 
-def test_p2_what_a_revoked_device_signed_stays_true(hf: Installation, tmp_path: Path) -> None:
+def test_p2_signatures_of_a_revoked_device_stay_valid(hf: Installation, tmp_path: Path) -> None:
     hf.people("will")
     Lines(hf, "history")
     phone = Device(hf, "will", 78, add(hf, "will", "phone"))
@@ -363,7 +369,7 @@ def test_p2_what_a_revoked_device_signed_stays_true(hf: Installation, tmp_path: 
         found = hf.ok("log", "verify", str(file), "--json").json
         assert found["ok"] is True, found
         alone = subprocess.run(
-            [sys.executable, str(ROOT / "docs/verify_record.py"), str(file)],
+            [sys.executable, str(ROOT / "docs/reference/verify_record.py"), str(file)],
             capture_output=True,
             text=True,
             check=False,
@@ -377,7 +383,7 @@ def test_p2_what_a_revoked_device_signed_stays_true(hf: Installation, tmp_path: 
     assert line["attestation"] == "actor-signed"
 
 
-def test_a5_after_a_theft_what_the_device_let_in_goes_with_it(hf: Installation) -> None:
+def test_a5_after_a_theft_keys_admitted_by_the_device_go_with_it(hf: Installation) -> None:
     hf.people("xena")
     stolen = Device(hf, "xena", 79, add(hf, "xena", "phone"))
     made, key = private()
@@ -405,7 +411,7 @@ def test_s7_the_last_device_of_the_last_admin_is_not_revoked(
         second = add(hf, "tester", "second")
         said = hf.ok(
             "device", "revoke", only, "--json"
-        )  # the one that is used: it gets its answer, and is gone
+        )  # the used device: it gets its answer, and is gone
         assert said.json["this"] is True and said.json["left"] == 1
         assert the_error(hf.attempt("ls", "--json"), 4)["message"].startswith(
             f"the device {only} of tester was revoked"
@@ -416,7 +422,7 @@ def test_s7_the_last_device_of_the_last_admin_is_not_revoked(
         left.close()
         hf.ok(
             "operator", "recover", "rescue"
-        )  # the way back, for whoever has the machine's account
+        )  # the way back, for the user of the machine's account
         hf.env["HOLDFAST_AS"] = "rescue"
         assert hf.ok("device", "ls", "tester").rc == 0
 
@@ -425,18 +431,11 @@ def test_s7_the_last_device_of_the_last_admin_is_not_revoked(
 
 
 @pytest.fixture(scope="module")
-def relay() -> Iterator[Crooked]:
-    made = Crooked()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory, relay: Crooked) -> Iterator[Installation]:
     with installation(tmp_path_factory.mktemp("there"), "[turn]\nidle_s = 600\n") as made:
         made.ready("work", "--", "bash")
         made.people("ann")
-        made.ok("host", "connect", relay.url)
+        connect(made, relay)
         yield made
 
 
@@ -575,7 +574,7 @@ def test_t4_an_invitation_of_a_device_ends_with_the_device_that_made_it(
     assert one["state"] == "void" and "revoked" in one["why"]
 
 
-def test_t4_who_adds_a_device_sees_it_come(
+def test_t4_the_operator_that_adds_a_device_sees_it_join(
     here: Installation, there: Installation, relay: Crooked
 ) -> None:
     there.people("zed", rights="read")
@@ -588,8 +587,9 @@ def test_t4_who_adds_a_device_sees_it_come(
     assert found is not None
     coming = here.start("join", found[1].decode(), "--relay", relay.url, "--as", "zed")
     adding.expect(r"zed \(human\) asks to add a device")
+    adding.expect(r"admit\? \[y/n\]")  # keys typed before that are dropped
     adding.send("y\r")
-    assert adding.wait() == 0 and b"watch is a device of zed from now on" in adding.output
+    assert adding.wait() == 0 and b"watch is now a device of zed" in adding.output
     out, err = coming.communicate()
     assert (
         coming.returncode == 0 and b"this is watch, a device of zed," in out and b"with read" in out

@@ -1,4 +1,4 @@
-"""The gate at exec depth, as people and agents meet it: whatever starts a program, the policy is shown it first (P4)."""
+"""The gate at exec depth, as people and agents meet it: the policy judges every program (P4)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.gated import LAYOUTS, NO_TAC, obey
-from tests.e2e.harness import DEADLINE_S, Installation, eventually, installation
-from tests.e2e.test_gate import approve, free, waiting
-from tests.host.ordinary_user import ordinary_user
 
-from holdfast.host.parse import find_shfmt
+from holdfast.host.policy.shfmt import find_shfmt
+from tests.support.commands.approving import approve, free, waiting
+from tests.support.exec_gate.gated_session import LAYOUTS, NO_TAC, obey
+from tests.support.installation import (
+    DEADLINE_S,
+    SHARE_PYTHON,
+    Installation,
+    eventually,
+    installation,
+)
+from tests.support.ordinary_user import ordinary_user
 
 POLICY = (
     NO_TAC
@@ -48,20 +54,24 @@ def house(
         obey(made, POLICY)
         made.people("ann")
         made.people("bot", rights="execute,observe", kind="agent")
-        made.new("lab", request.param, "--cwd", str(made.user), "--", "bash")
+        # A test runs Holdfast itself in the session.
+        share = [f"--share={place}" for place in made.env["PYTHONPATH"].split(":")]
+        share += SHARE_PYTHON
+        share = share if request.param == "--contained" else []
+        made.new("lab", request.param, *share, "--cwd", str(made.user), "--", "bash")
         yield made
 
 
 @pytest.fixture
-def apart(house: Installation) -> Installation:
-    """Where somebody on this machine can approve: not in a plain session."""
+def contained_house(house: Installation) -> Installation:
+    """An installation where an operator on this machine can approve: not in a plain session."""
     if house.get("lab")["layout"] != "contained":
-        pytest.skip("code in a plain session could read the key of whoever approves")
+        pytest.skip("code in a plain session could read the key of an approver")
     return house
 
 
 def by_the_agent(hf: Installation, text: str) -> subprocess.Popen[bytes]:
-    """A script that it runs in the session, under way."""
+    """A script of the agent in the session, under way."""
     free(hf, "lab")
     script = hf.user / "do.sh"
     script.write_text(text)
@@ -69,7 +79,10 @@ def by_the_agent(hf: Installation, text: str) -> subprocess.Popen[bytes]:
 
 
 def asked(hf: Installation) -> dict[str, Any]:
-    """The question about an exec. Where the shell's grammar is missing, the policy asks about the command first."""
+    """The question about an exec.
+
+    Without the shell's grammar, the policy asks about the command first.
+    """
     [question] = eventually(
         lambda: [q for q in waiting(hf) if q["state"] == "waiting"], "the question"
     )
@@ -117,7 +130,9 @@ def test_p4_the_depth_is_said_everywhere(house: Installation) -> None:
         "timeout 9 tac /etc/hostname",
     ],
 )
-def test_p4_however_it_is_started_it_is_refused(house: Installation, command: str) -> None:
+def test_p4_a_refused_program_is_refused_by_any_way_to_start_it(
+    house: Installation, command: str
+) -> None:
     free(house, "lab")
     script = house.user / "do.sh"
     script.write_text(command + "\n")
@@ -126,6 +141,7 @@ def test_p4_however_it_is_started_it_is_refused(house: Installation, command: st
     assert "ermission denied" in done.out, done
 
 
+@pytest.mark.smoke
 def test_p4_a_refusal_is_told_and_recorded(house: Installation) -> None:
     free(house, "lab")
     script = house.user / "do.sh"
@@ -169,43 +185,60 @@ def test_p4_a_refusal_is_told_and_recorded(house: Installation) -> None:
     )
 
 
-def test_p4_what_is_asked_about_waits_and_goes_on_when_it_is_approved(apart: Installation) -> None:
-    held = by_the_agent(apart, "echo before; echo abc | rev; echo after\n")
-    question = asked(apart)
+def test_p4_a_held_exec_waits_and_continues_when_it_is_approved(
+    contained_house: Installation,
+) -> None:
+    held = by_the_agent(contained_house, "echo before; echo abc | rev; echo after\n")
+    question = asked(contained_house)
     assert (
         question["act"] == "exec"
+        and question["key"] == ""
         and question["operator"] == "bot"
         and question["text"].endswith("/rev")
-        and question["cwd"] == str(apart.user)
+        and question["cwd"] == str(contained_house.user)
     ), question
     eventually(
-        lambda: apart.ok("attention", "lab", "--json").json["kind"] == "approval",
-        "that somebody is needed",
+        lambda: contained_house.ok("attention", "lab", "--json").json["kind"] == "approval",
+        "the need for an approver",
     )
-    assert "lab: waits for approval" in apart.ok("attention", "lab").out
-    approve(apart, question)
+    assert "lab: waits for approval" in contained_house.ok("attention", "lab").out
+    approve(contained_house, question)
     out, err = held.communicate(timeout=DEADLINE_S)
     assert held.returncode == 0 and out == b"before\ncba\nafter\n", (out, err)
 
 
-def test_p4_what_is_denied_fails_with_126(apart: Installation) -> None:
-    held = by_the_agent(apart, "rev </dev/null; echo $?\n")
-    question = asked(apart)
-    approve(apart, question, "deny")
+def test_p4_a_denied_exec_fails_with_126(contained_house: Installation) -> None:
+    held = by_the_agent(contained_house, "rev </dev/null; echo $?\n")
+    question = asked(contained_house)
+    approve(contained_house, question, "deny")
     out, _ = held.communicate(timeout=DEADLINE_S)
     assert out.endswith(b"126\n"), out
+
+
+def test_p4_a_denial_counts_for_every_directory_of_path(contained_house: Installation) -> None:
+    """env searches PATH: after a denial it tries the same name in the next directory."""
+    text = "PATH=/usr/bin:/bin:/usr/local/bin env rev </dev/null; echo $?\n"
+    held = by_the_agent(contained_house, text)
+    before = len(events(contained_house, "approval.asked"))
+    question = asked(contained_house)
+    approve(contained_house, question, "deny")
+    out, _ = held.communicate(timeout=DEADLINE_S)
+    assert out.endswith(b"126\n"), out
+    assert len(events(contained_house, "approval.asked")) <= before + 1
 
 
 @pytest.mark.skipif(
     find_shfmt() is None,
     reason="without the shell's grammar the rule cannot be known when the command is asked about",
 )
-def test_p4_a_rule_that_was_approved_for_the_act_does_not_ask_again(apart: Installation) -> None:
-    free(apart, "lab")
-    held = apart.start("--as", "bot", "run", "lab", "--", "echo abc | rev")
-    [question] = eventually(lambda: waiting(apart), "the question")
+def test_p4_a_rule_that_was_approved_for_the_act_does_not_ask_again(
+    contained_house: Installation,
+) -> None:
+    free(contained_house, "lab")
+    held = contained_house.start("--as", "bot", "run", "lab", "--", "echo abc | rev")
+    [question] = eventually(lambda: waiting(contained_house), "the question")
     assert question["act"] == "run"
-    approve(apart, question)
+    approve(contained_house, question)
     out, err = held.communicate(timeout=DEADLINE_S)
     assert held.returncode == 0 and out == b"cba\n", (out, err)
 
@@ -218,10 +251,13 @@ def test_p4_a_rule_that_was_approved_for_the_act_does_not_ask_again(apart: Insta
         (NO_TAC.replace('= ["tac"]', "= "), b"126\n"),
     ],
 )
-def test_p4_what_waits_is_judged_by_the_policy_that_is_in_force(
+def test_p4_a_held_exec_is_judged_by_the_policy_in_force(
     house: Installation, policy: str, becomes: bytes
 ) -> None:
-    """The rule that asked is gone; or it refuses now; or nothing can be used of the policy at all. Nobody has to do anything but change it."""
+    """The rule that asked is gone, or it refuses now, or the policy cannot be used at all.
+
+    A change of the policy is enough: no further action is needed.
+    """
     held = by_the_agent(house, "echo abc | rev; echo $?\n")
     asked(house)
     try:
@@ -232,59 +268,64 @@ def test_p4_what_waits_is_judged_by_the_policy_that_is_in_force(
         obey(house, POLICY)
 
 
-def test_p4_what_waits_is_asked_about_anew_if_the_policy_still_asks(apart: Installation) -> None:
-    held = by_the_agent(apart, "echo abc | rev; echo $?\n")
-    first = asked(apart)
+def test_p4_a_held_exec_is_asked_about_anew_if_the_policy_still_asks(
+    contained_house: Installation,
+) -> None:
+    held = by_the_agent(contained_house, "echo abc | rev; echo $?\n")
+    first = asked(contained_house)
     try:
-        obey(apart, POLICY.replace("it turns things around", "it mirrors things"))
+        obey(contained_house, POLICY.replace("it turns things around", "it mirrors things"))
         [again] = eventually(
-            lambda: [q for q in waiting(apart) if q["id"] != first["id"]],
+            lambda: [q for q in waiting(contained_house) if q["id"] != first["id"]],
             "a question under the new policy",
         )
         assert again["because"] == "it mirrors things" and again["text"] == first["text"]
-        approve(apart, again)
+        approve(contained_house, again)
         out, err = held.communicate(timeout=DEADLINE_S)
         assert out == b"cba\n0\n", (out, err)
     finally:
-        obey(apart, POLICY)
+        obey(contained_house, POLICY)
 
 
-def test_p4_a_held_exec_that_is_killed_withdraws_its_question(apart: Installation) -> None:
-    held = by_the_agent(apart, "rev </dev/null; echo over $?\n")
-    asked(apart)
-    apart.ok("--as", "ann", "halt", "lab")
-    apart.ok("--as", "ann", "resume", "lab")
-    assert len(waiting(apart)) == 1, "halted and resumed, it asks the same question"
-    apart.ok("--as", "ann", "seize", "lab")
-    apart.ok("--as", "ann", "send", "lab", "--key", "C-c")
-    eventually(lambda: not waiting(apart), "the question to be withdrawn")
+def test_p4_a_held_exec_that_is_killed_withdraws_its_question(
+    contained_house: Installation,
+) -> None:
+    held = by_the_agent(contained_house, "rev </dev/null; echo over $?\n")
+    asked(contained_house)
+    contained_house.ok("--as", "ann", "halt", "lab")
+    contained_house.ok("--as", "ann", "resume", "lab")
+    assert len(waiting(contained_house)) == 1, "halted and resumed, it asks the same question"
+    contained_house.ok("--as", "ann", "seize", "lab")
+    contained_house.ok("--as", "ann", "send", "lab", "--key", "C-c")
+    eventually(lambda: not waiting(contained_house), "the question to be withdrawn")
     held.communicate(timeout=DEADLINE_S)
 
 
-def test_s4_an_exec_that_is_held_outlives_the_host(apart: Installation) -> None:
-    held = by_the_agent(apart, "echo abc | rev; echo end\n")
-    question = asked(apart)
-    os.kill(apart.host_pid, signal.SIGKILL)
-    [again] = eventually(lambda: waiting(apart), "the question at the next host")
+@pytest.mark.smoke
+def test_s4_an_exec_that_is_held_outlives_the_host(contained_house: Installation) -> None:
+    held = by_the_agent(contained_house, "echo abc | rev; echo end\n")
+    question = asked(contained_house)
+    os.kill(contained_house.host_pid, signal.SIGKILL)
+    [again] = eventually(lambda: waiting(contained_house), "the question at the next host")
     assert again["id"] == question["id"]
-    approve(apart, again)
+    approve(contained_house, again)
     out, err = held.communicate(timeout=DEADLINE_S)
     assert held.returncode == 0 and out == b"cba\nend\n", (out, err)
-    assert apart.get("lab")["gate"] == "exec"
+    assert contained_house.get("lab")["gate"] == "exec"
 
 
-def test_p4_end_works_while_execs_are_held(apart: Installation) -> None:
-    apart.new("brief", "--contained", "--cwd", str(apart.user), "--", "bash")
-    script = apart.user / "do.sh"
+def test_p4_end_works_while_execs_are_held(contained_house: Installation) -> None:
+    contained_house.new("brief", "--contained", "--cwd", str(contained_house.user), "--", "bash")
+    script = contained_house.user / "do.sh"
     script.write_text("rev </dev/null; echo x\n")
-    held = apart.start("--as", "bot", "run", "brief", "--", f"bash {script}")
-    asked(apart)
-    apart.ok("--as", "ann", "end", "brief")
+    held = contained_house.start("--as", "bot", "run", "brief", "--", f"bash {script}")
+    asked(contained_house)
+    contained_house.ok("--as", "ann", "end", "brief")
     held.communicate(timeout=DEADLINE_S)
-    eventually(lambda: not waiting(apart), "the question to be void")
+    eventually(lambda: not waiting(contained_house), "the question to be void")
 
 
-def test_p4_where_the_kernel_refuses_it_nothing_is_made_that_was_to_have_it(
+def test_p4_where_the_kernel_refuses_the_gate_no_gated_session_is_made(
     house: Installation,
 ) -> None:
     """The kernel allows one gate above a program: a host in a gated session has none to give."""
@@ -295,7 +336,8 @@ def test_p4_where_the_kernel_refuses_it_nothing_is_made_that_was_to_have_it(
     )
     script = house.user / "inner.sh"
     script.write_text(
-        f"{command} new must --gate exec --no-attach -- bash; echo rc=$?\n{command} ls --json; echo; {command} down\n"
+        f"{command} new must --gate exec --no-attach -- bash; echo rc=$?\n"
+        f"{command} ls --json; echo; {command} down\n"
     )
     done = house.cli("run", "lab", "--", f"bash {script}")
     assert (
@@ -314,7 +356,8 @@ def test_p4_a_plug_in_judges_execs_too_and_one_that_is_broken_refuses_them(
     script.write_text("factor 6; tr a b </dev/null && echo went-on\n")
     try:
         cedar.write_text(
-            'permit(principal, action, resource);\nforbid(principal, action == Action::"exec", resource) when { context.commands.contains("tr") };\n'
+            'permit(principal, action, resource);\nforbid(principal, action == Action::"exec", '
+            'resource) when { context.commands.contains("tr") };\n'
         )
         done = house.cli("--as", "ann", "run", "lab", "--", f"bash {script}")
         assert "tr: Permission denied" in done.out and "went-on" not in done.out, done
@@ -333,7 +376,7 @@ def test_p4_a_plug_in_judges_execs_too_and_one_that_is_broken_refuses_them(
 
 
 def test_p4_as_an_ordinary_user(house: Installation) -> None:
-    """The same in a user namespace; and plain sessions of an ordinary user are not gated so deep."""
+    """The same in a user namespace; plain sessions of an ordinary user have no exec gate."""
     if house.get("lab")["layout"] != "plain":
         pytest.skip("once is enough")
     with ordinary_user() as user:

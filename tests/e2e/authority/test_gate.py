@@ -1,15 +1,16 @@
-"""The gate as people and agents meet it: real commands, a real host, the built-in policy or one of the user's own (P4, A6)."""
+"""The gate as people and agents meet it: real commands, hosts and policies (P4, A6)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.e2e.harness import DEADLINE_S, Installation, eventually, installation
-from tests.e2e.test_commands import the_error
+
+from tests.support.commands.approving import approve, free, waiting
+from tests.support.commands.results import the_error
+from tests.support.installation import DEADLINE_S, Installation, eventually, installation
 
 
 @pytest.fixture(scope="module")
@@ -22,22 +23,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         yield made
 
 
-def free(hf: Installation, session: str) -> None:
-    holder = hf.get(session)["turn"]
-    if holder is not None:
-        hf.ok("--as", holder["holder"], "turn", session, "release")
-
-
-def waiting(hf: Installation) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(hf.ok("--as", "ann", "approvals", "--json").out)
-    return found
-
-
-def approve(hf: Installation, question: dict[str, Any], answer: str = "approve") -> None:
-    hf.ok("--as", "ann", answer, question["id"], "--yes", "--binding", question["binding"])
-
-
-def test_p4_an_agent_works_freely_and_is_asked_about_what_cannot_be_undone(
+@pytest.mark.smoke
+def test_p4_an_agent_works_freely_and_is_asked_about_irreversible_acts(
     house: Installation,
 ) -> None:
     free(house, "lab")
@@ -56,7 +43,8 @@ def test_p4_an_agent_works_freely_and_is_asked_about_what_cannot_be_undone(
     held = house.start("--as", "bot", "run", "lab", "--", "rm -rf /srv/precious; echo deleted")
     [question] = eventually(lambda: waiting(house), "the question")
     assert (
-        f"bot waits for approval: it deletes outside of the directory it works in, or that directory itself (`holdfast approve {question['id']}`)"
+        "bot waits for approval: it deletes outside of the directory it works in, "
+        f"or that directory itself (`holdfast approve {question['id']}`)"
         in house.ok("who", "lab").out
     )
     assert (
@@ -67,7 +55,8 @@ def test_p4_an_agent_works_freely_and_is_asked_about_what_cannot_be_undone(
     approve(house, question)
     out, err = held.communicate(timeout=DEADLINE_S)
     assert held.returncode == 0 and out == b"deleted\n", (out, err)
-    assert b"waits for approval" in err and question["id"].encode() in err
+    assert b"waits for approval, at most " in err and question["rule"].encode() in err
+    assert f"`holdfast approve {question['id']}`".encode() in err
     entries = house.ok("log", "lab", "--json").records
     about = [
         e
@@ -84,17 +73,20 @@ def test_p4_an_agent_works_freely_and_is_asked_about_what_cannot_be_undone(
     assert verified["ok"] is True, verified
 
 
-def test_p4_what_is_denied_does_not_happen(house: Installation) -> None:
+def test_p4_a_denied_act_does_not_happen(house: Installation) -> None:
     free(house, "lab")
-    held = house.start("--as", "bot", "run", "lab", "--json", "--", "sudo true")
+    held = house.start("--as", "bot", "run", "lab", "--json", "--hold", "300", "--", "sudo true")
     [question] = eventually(lambda: waiting(house), "the question")
     approve(house, question, "deny")
-    out, _ = held.communicate(timeout=DEADLINE_S)
+    out, err = held.communicate(timeout=DEADLINE_S)
+    notice = json.loads(err.splitlines()[0])["held"]
+    assert (notice["id"], notice["rule"]) == (question["id"], question["rule"])
+    assert notice["waits_s"] == 300 < notice["expires_in"]
     assert held.returncode == 255 and json.loads(out)["error"]["name"] == "gate_refused"
     assert "sudo" not in house.screen("lab")
 
 
-def test_p4_who_does_not_wait_comes_back_and_finds_it_approved(house: Installation) -> None:
+def test_p4_an_asker_that_did_not_wait_finds_the_act_approved_later(house: Installation) -> None:
     free(house, "lab")
     error = the_error(
         house.attempt(
@@ -176,7 +168,7 @@ def test_p4_an_approval_is_void_in_another_directory(house: Installation) -> Non
     approve(house, next(q for q in waiting(house)), "deny")
 
 
-def test_p4_a_person_is_not_nagged_but_kept_from_what_nobody_means(house: Installation) -> None:
+def test_p4_a_person_is_not_asked_but_protected_from_obvious_mistakes(house: Installation) -> None:
     free(house, "lab")
     assert house.ok(
         "--as", "ann", "run", "lab", "--", "cd /tmp; curl -V | sh >/dev/null 2>&1; echo fine"
@@ -188,7 +180,7 @@ def test_p4_a_person_is_not_nagged_but_kept_from_what_nobody_means(house: Instal
 
 
 def test_p4_a_line_is_judged_as_it_will_be_read_not_as_it_was_sent(house: Installation) -> None:
-    """In pieces, or with what another has begun: what counts is the line that the shell gets."""
+    """In pieces, or with another operator's unfinished text: the line at the shell counts."""
     free(house, "lab")
     error = the_error(
         house.attempt("--as", "bot", "send", "lab", "rm -rf /", "--hold", "0", "--json"), 4
@@ -211,7 +203,7 @@ def test_p4_a_line_is_judged_as_it_will_be_read_not_as_it_was_sent(house: Instal
 def test_p4_an_agents_keys_at_a_prompt_are_not_taken_one_by_one(house: Installation) -> None:
     free(house, "lab")
     terminal = house.attach("--as", "bot", "attach", "lab")
-    terminal.expect(r"\$ ")
+    terminal.expect(r"[$#] ")
     terminal.send("rm")
     terminal.see("cannot wait for approval")
     assert terminal.leave() == 0
@@ -221,7 +213,7 @@ def test_p4_an_agents_keys_at_a_prompt_are_not_taken_one_by_one(house: Installat
     )
 
 
-def test_p4_nothing_typed_at_a_hidden_prompt_is_shown_to_whoever_approves(
+def test_p4_input_at_a_hidden_prompt_is_not_shown_to_an_approver(
     house: Installation,
 ) -> None:
     free(house, "lab")
@@ -250,7 +242,7 @@ def test_p4_new_sessions_are_judged_by_their_program(house: Installation) -> Non
     assert "evil" not in [s["name"] for s in house.ls("--all")]
     house.ok(
         "--as", "bot", "new", "bare", "--no-attach", "--", "bash"
-    )  # what it will be told to do is judged when it is told
+    )  # its instructions are judged when it gets them
     house.ok("end", "bare")
 
 
@@ -291,10 +283,19 @@ def test_p4_a_policy_plugin_that_hangs_neither_lets_through_nor_delays_a_seizure
     (fresh.home / "policy.cedar").unlink()
 
 
+def test_p4_a_cedar_policy_that_permits_everything_lets_relays_change(fresh: Installation) -> None:
+    pytest.importorskip("cedarpy", reason="the extra `cedar` is not installed")
+    fresh.quick("up", "--detach")
+    (fresh.home / "policy.cedar").write_text("permit(principal, action, resource);\n")
+    assert fresh.ask("relays.changed")["relays"] == []
+    (fresh.home / "policy.cedar").unlink()
+
+
 def test_p4_a_policy_may_need_another_operator_to_end_a_session(fresh: Installation) -> None:
     fresh.people("ann", "bob")
     (fresh.home / "policy.toml").write_text(
-        'version = 1\nextends = "default"\n[[rule]]\nname = "shared"\nverdict = "ask"\nbecause = "others work in it"\nwhen = { act = ["end"] }\n'
+        'version = 1\nextends = "default"\n[[rule]]\nname = "shared"\nverdict = "ask"\n'
+        'because = "others work in it"\nwhen = { act = ["end"] }\n'
     )
     fresh.new("shared", "--contained", "--", "cat")
     ending = fresh.start("--as", "ann", "end", "shared")
@@ -318,7 +319,7 @@ def test_p4_a_policy_may_need_another_operator_to_end_a_session(fresh: Installat
 
 
 def test_a5_an_envelope_for_certain_commands_is_for_those(house: Installation) -> None:
-    """Every program that would be started must be one of them; what cannot be told is not; and keys are none."""
+    """Every started program must be listed; an unknown program is not, and keys are not allowed."""
     free(house, "lab")
     house.people("tool", rights="observe", kind="agent")
     house.ok(
@@ -333,7 +334,12 @@ def test_a5_an_envelope_for_certain_commands_is_for_those(house: Installation) -
         "--command",
         "true",
     )
-    assert house.ok("--as", "tool", "run", "lab", "--", "ls -d / 2>/dev/null && true").out == "/\n"
+    assert (
+        house.ok(
+            "--as", "tool", "run", "lab", "--", "ls -d --color=never / 2>/dev/null && true"
+        ).out
+        == "/\n"
+    )
     the_error(house.attempt("grant", "tool", "--rights", "run", "--command", "ls -l", "--json"), 2)
     for text in (
         "ls -d /; id",
@@ -360,14 +366,15 @@ def test_a5_an_envelope_for_certain_commands_is_for_those(house: Installation) -
     free(house, "lab")
 
 
-def test_p4_a_new_policy_bites_while_somebody_types(fresh: Installation) -> None:
+def test_p4_a_new_policy_takes_effect_while_an_operator_types(fresh: Installation) -> None:
     fresh.people("ann")
     fresh.new("typing", "--", "cat")
     terminal = fresh.attach("--as", "ann", "attach", "typing")
     terminal.send("x")
     terminal.see("x")
     (fresh.home / "policy.toml").write_text(
-        'version = 1\n[[rule]]\nname = "nobody types"\nverdict = "refuse"\nbecause = "the keyboard is closed"\nwhen = { act = ["keys"] }\n'
+        'version = 1\n[[rule]]\nname = "nobody types"\nverdict = "refuse"\n'
+        'because = "the keyboard is closed"\nwhen = { act = ["keys"] }\n'
     )
     typed = 0
 
@@ -385,10 +392,13 @@ def test_p4_a_new_policy_bites_while_somebody_types(fresh: Installation) -> None
     (fresh.home / "policy.toml").unlink()
 
 
-def test_p4_keys_that_had_to_wait_for_somebodys_line_are_judged_like_any_other(
+def test_p4_keys_that_waited_for_an_unfinished_line_are_judged_too(
     fresh: Installation,
 ) -> None:
-    """A line seems to be in the way, the terminal turns out to have none, and the keys go on: to the policy first."""
+    """A line seems to be unfinished, the terminal turns out to have none.
+
+    The keys go on: to the policy first.
+    """
     fresh.configure("[turn]\nidle_s = 0.3\n")
     fresh.people("ann", "bob")
     fresh.new("raw", "--", "sh", "-c", "stty raw -echo; echo READY; exec cat")
@@ -399,7 +409,8 @@ def test_p4_keys_that_had_to_wait_for_somebodys_line_are_judged_like_any_other(
     terminal = fresh.attach("--as", "bob", "attach", "raw")
     terminal.see("half")
     (fresh.home / "policy.toml").write_text(
-        'version = 1\n[[rule]]\nname = "nobody types"\nverdict = "refuse"\nbecause = "the keyboard is closed"\nwhen = { act = ["keys"] }\n'
+        'version = 1\n[[rule]]\nname = "nobody types"\nverdict = "refuse"\n'
+        'because = "the keyboard is closed"\nwhen = { act = ["keys"] }\n'
     )
     terminal.send("Z")
     terminal.see("the keyboard is closed")

@@ -1,4 +1,4 @@
-"""Somebody is let in with a one-time code: by people at two terminals, by scripts, and by those who should not get in."""
+"""One-time codes: used by people at two terminals, by scripts, and by intruders."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import DEADLINE_S, Installation, Terminal, eventually, installation
-from tests.e2e.test_bad_input import Raw
-from tests.e2e.test_commands import the_error
-from tests.host.ordinary_user import ordinary_user
 
 from holdfast import home as homes
 from holdfast.client.identity import identity
-from holdfast.core import joincode
-from holdfast.core.joincode import Code
+from holdfast.core.people import join_code
+from holdfast.core.people.join_code import Code
 from holdfast.home import keys
 from holdfast.model import signing
 from holdfast.model.limits import HELLO_WAIT_S, INVITATION_GUESSES
-from holdfast.testing.introduction import Introduction
 from holdfast.wire import frames, hello
+from tests.support.commands.results import the_error
+from tests.support.installation import DEADLINE_S, Installation, Terminal, eventually, installation
+from tests.support.ordinary_user import ordinary_user
+from tests.support.peers.introduction import Introduction
+from tests.support.peers.raw_client import Raw
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def invited(hf: Installation, *args: str) -> dict[str, Any]:
 
 def wrong(code: str) -> str:
     """A code with the same id that no check finds odd."""
-    right = joincode.read(code)[0]
+    right = join_code.read(code)[0]
     return Code(right.id, right.secret[:-1] + ("0" if right.secret[-1] != "0" else "1")).show()
 
 
@@ -59,12 +59,13 @@ def terminal(hf: Installation, *args: str) -> Terminal:
     return hf.spawn([str(word) for word in hf.argv(args)], size=(120, 24))
 
 
-# ---------------------------------------------------------------- as people and scripts use it
+# ---------------------------------------------------------------- use by people and scripts
 
 
-def test_a5_somebody_joins_with_the_code_and_has_what_it_gives(hf: Installation) -> None:
+def test_a5_a_joiner_with_the_code_has_the_rights_of_the_invitation(hf: Installation) -> None:
     made = invited(
-        hf, "--rights", "observe,input", "--session", "work", "--kind", "agent", "--expires", "1h"
+        *(hf, "--rights", "observe,input,plain", "--session", "work"),
+        *("--kind", "agent", "--expires", "1h"),
     )
     assert (
         {"code", "url", "expires"} <= made.keys()
@@ -76,7 +77,7 @@ def test_a5_somebody_joins_with_the_code_and_has_what_it_gives(hf: Installation)
         "builder",
         "agent",
         "tester",
-        ["input", "observe"],
+        ["input", "observe", "plain"],
         False,
     )
     path = hf.home / "keys" / "builder.key"
@@ -107,7 +108,9 @@ def test_a5_somebody_joins_with_the_code_and_has_what_it_gives(hf: Installation)
 
 
 @pytest.mark.parametrize("how", ["url", "stdin", "lower"])
-def test_the_code_comes_as_it_comes(hf: Installation, how: str) -> None:
+def test_a_code_is_accepted_from_stdin_as_a_link_and_in_lower_case(
+    hf: Installation, how: str
+) -> None:
     made = invited(hf)
     if how == "stdin":
         assert hf.ok("join", "--as", "by-stdin", stdin=f"{made['code']}\n".encode()).out.startswith(
@@ -128,7 +131,7 @@ def test_the_code_is_nowhere_afterwards(hf: Installation) -> None:
     made = invited(hf)
     hf.cli("join", wrong(made["code"]), "--as", "quiet")
     hf.ok("join", made["code"], "--as", "quiet")
-    secret = joincode.read(made["code"])[0].secret
+    secret = join_code.read(made["code"])[0].secret
     for path in hf.home.rglob("*"):
         if path.is_file():
             data = path.read_bytes().upper()
@@ -143,16 +146,17 @@ def test_the_code_is_nowhere_afterwards(hf: Installation) -> None:
 
 def test_two_people_at_two_terminals(hf: Installation) -> None:
     inviter = terminal(hf, "invite", "--rights", "execute", "--session", "work", "--confirm")
-    inviter.see("waiting for somebody to join")
+    inviter.see("waiting for the newcomer")
     found = re.search(rb"holdfast join ([0-9A-Z-]+) --as NAME", inviter.output)
     assert found is not None and "execute on work" in "".join(inviter.rows())
     joiner = terminal(hf, "join", "--as", "dora")
     joiner.see("code:")
     joiner.send(found[1] + b"\r")
-    joiner.see("waiting for tester to let dora in")
-    inviter.see("dora (human) asks to come in")
+    joiner.see("waiting for tester to admit dora")
+    inviter.see("dora (human) asks to join")
     same = re.search(rb"fingerprint of your key: ([0-9A-Z-]+)", joiner.output)
     assert same is not None and same[1] in inviter.output
+    inviter.see("admit? [y/n]")
     inviter.send("perhaps\r")
     inviter.see("y or n?")
     assert joiner.process.poll() is None
@@ -163,12 +167,12 @@ def test_two_people_at_two_terminals(hf: Installation) -> None:
     assert joiner.wait() == 0 and "holdfast --as dora attach work" in "".join(joiner.rows())
 
 
-def test_who_is_not_wanted_is_sent_away_and_the_code_is_worth_nothing(hf: Installation) -> None:
+def test_a_refused_joiner_is_told_and_the_code_is_void(hf: Installation) -> None:
     inviter = terminal(hf, "invite", "--confirm")
-    inviter.see("waiting for somebody to join")
+    inviter.see("waiting for the newcomer")
     code = re.findall(rb"join ([0-9A-Z-]+) --as", inviter.output)[0].decode()
     joiner = hf.start("join", code, "--as", "uninvited", "--json")
-    inviter.see("let in? [y/n]")
+    inviter.see("admit? [y/n]")
     inviter.send("n\r")
     assert inviter.wait() == 4 and "was refused" in "".join(inviter.rows())
     _, said = joiner.communicate(timeout=DEADLINE_S)
@@ -180,9 +184,9 @@ def test_who_is_not_wanted_is_sent_away_and_the_code_is_worth_nothing(hf: Instal
     )
 
 
-def test_a_terminal_tells_who_joined(hf: Installation) -> None:
+def test_the_inviters_terminal_names_the_joiner(hf: Installation) -> None:
     inviter = terminal(hf, "invite")
-    inviter.see("waiting for somebody to join")
+    inviter.see("waiting for the newcomer")
     hf.ok(
         "join", re.findall(rb"join ([0-9A-Z-]+) --as", inviter.output)[0].decode(), "--as", "emil"
     )
@@ -226,8 +230,8 @@ def test_a_newcomer_may_put_its_key_under_a_passphrase(hf: Installation) -> None
     assert user.wait() == 0
 
 
-def test_the_key_of_who_is_let_in_is_there_whatever_happened_to_its_file(hf: Installation) -> None:
-    """Another `join` under the same name, refused, may have removed it."""
+def test_the_key_of_a_joiner_is_stored_even_if_its_file_was_removed(hf: Installation) -> None:
+    """Another `join` under the same name, refused, may have removed the key."""
     made = invited(hf, "--confirm", "--kind", "agent")
     joiner = hf.start("join", made["code"], "--as", "twice", "--json")
     eventually(lambda: state(hf, made["id"])["asks"], "it asks")
@@ -251,7 +255,7 @@ def test_a_decision_can_be_made_elsewhere_and_later_than_an_introduction_may_tak
 ) -> None:
     accepted, refused = invited(hf, "--confirm"), invited(hf, "--confirm")
     error = the_error(hf.attempt("invite", "accept", accepted["id"], "--json"), 4)
-    assert "nobody asks" in error["message"]
+    assert "no newcomer waits" in error["message"]
     one, two = (
         hf.start("join", accepted["code"], "--as", "first-in", "--json"),
         hf.start("join", refused["code"], "--as", "not-in", "--json"),
@@ -299,7 +303,7 @@ def test_invitations_are_listed_and_taken_back(hf: Installation) -> None:
     )
 
 
-def test_who_joined_is_told_at_once(hf: Installation) -> None:
+def test_a_joiner_is_reported_at_once_to_followers_of_events(hf: Installation) -> None:
     follower = hf.start("events", "--follow", "--json", "--limit", "1")
     assert follower.stdout is not None and follower.stdout.readline()
     made = invited(hf)
@@ -330,10 +334,12 @@ def test_names_and_keys_that_are_there(hf: Installation) -> None:
     hf.ok("--as", "known", "events")
 
 
-# ---------------------------------------------------------------- those who should not get in
+# ---------------------------------------------------------------- intruders
 
 
-def test_a_mistyped_character_costs_nothing_and_wrong_codes_void_it(fresh: Installation) -> None:
+def test_a_mistyped_character_costs_no_guess_and_wrong_codes_void_the_invitation(
+    fresh: Installation,
+) -> None:
     made = invited(fresh)
     typo = made["code"][:-1] + ("A" if made["code"][-1] != "A" else "B")
     for _ in range(INVITATION_GUESSES + 1):
@@ -362,7 +368,7 @@ def test_an_expired_code_and_one_whose_rights_have_ended(hf: Installation) -> No
     assert "slow" not in local(hf)
 
 
-def test_a5_an_invitation_of_somebody_who_was_revoked_is_void(hf: Installation) -> None:
+def test_a5_an_invitation_of_a_revoked_operator_is_void(hf: Installation) -> None:
     hf.people("lead", rights="admin")
     made = invited(hf, "--as", "lead")
     waiting = invited(hf, "--as", "lead", "--confirm")
@@ -373,12 +379,12 @@ def test_a5_an_invitation_of_somebody_who_was_revoked_is_void(hf: Installation) 
         "lead was revoked"
         in the_error(hf.attempt("join", made["code"], "--as", "hopeful2", "--json"), 4)["message"]
     )
-    assert joiner.wait(timeout=DEADLINE_S) == 4, "it is told without anybody deciding"
+    assert joiner.wait(timeout=DEADLINE_S) == 4, "the joiner is told without a decision"
     assert state(hf, waiting["id"])["state"] == "void"
     assert not {"hopeful", "hopeful2"} & set(local(hf))
 
 
-def test_a5_nobody_invites_to_more_than_they_have(hf: Installation) -> None:
+def test_a5_an_invitation_gives_no_more_than_its_inviter_has(hf: Installation) -> None:
     hf.people("clerk", rights="execute,manage,grant")
     hf.people("reader2", rights="read")
     assert (
@@ -413,7 +419,7 @@ class Joiner:
         self.home = homes.resolve(hf.env)
         if name not in local(hf):
             keys.make(self.home, name, "human", 0)
-        self.code, self.introduction = joincode.read(code)[0], Introduction(self.home, 4711, name)
+        self.code, self.introduction = join_code.read(code)[0], Introduction(self.home, 4711, name)
         self.raw = Raw(hf, hello=False).send(self.introduction.hello)
         kind, self.challenge = self.raw.frame()
         assert kind == frames.CHALLENGE
@@ -431,7 +437,7 @@ class Joiner:
             ).hex(),
             "invitation": {
                 "id": self.code.id,
-                "proof": joincode.prove(self.code, self.machine, self.statement).hex(),
+                "proof": join_code.prove(self.code, self.machine, self.statement).hex(),
                 **odd,
             },
         }
@@ -498,11 +504,11 @@ def test_the_signature_of_the_own_key_is_still_asked_for(hf: Installation) -> No
     assert kind == frames.BYE and state(hf, made["id"])["state"] == "open"
 
 
-def test_a_code_is_for_its_machine_and_a_new_home_has_nobody_to_join(
+def test_a_code_is_for_its_machine_and_an_empty_home_has_no_host_to_join(
     hf: Installation, tmp_path: Path
 ) -> None:
     made = invited(hf)
-    other = "holdfast://" + joincode.fingerprint(bytes(32)) + "/join#" + made["code"]
+    other = "holdfast://" + join_code.fingerprint(bytes(32)) + "/join#" + made["code"]
     assert (
         "another machine"
         in the_error(hf.attempt("join", other, "--as", "lost", "--json"), 4)["message"]
@@ -516,7 +522,7 @@ def test_a_code_is_for_its_machine_and_a_new_home_has_nobody_to_join(
         3,
     )
     assert (
-        "nobody to join" in error["message"]
+        "no host ever ran" in error["message"]
         and "--relay" in error["recover"]
         and not empty.exists()
     )
@@ -549,7 +555,7 @@ def test_s4_a_host_that_dies_after_letting_in_knows_the_key_when_it_comes_again(
     assert state(fresh, made["id"])["state"] == "used"
 
 
-def test_s4_open_invitations_and_who_waits_survive_a_restart_of_the_host(
+def test_s4_open_invitations_and_waiting_joiners_survive_a_restart_of_the_host(
     fresh: Installation,
 ) -> None:
     made = invited(fresh, "--confirm")
@@ -559,18 +565,21 @@ def test_s4_open_invitations_and_who_waits_survive_a_restart_of_the_host(
     os.kill(fresh.host_pid, signal.SIGKILL)
     eventually(lambda: fresh.cli("invite", "accept", made["id"]).rc == 0, "it asks the next host")
     assert joiner.wait(timeout=DEADLINE_S) == 0
-    assert inviter.poll() is None, "who waits for somebody else goes on waiting"
+    assert inviter.poll() is None, "a wait for another joiner continues"
 
 
 # ---------------------------------------------------------------- accounts
 
 
 def test_t4_another_account_of_the_machine_cannot_join_here(hf: Installation) -> None:
-    """The kernel keeps it out, code or not; and it is told so."""
+    """The kernel keeps the account out, with or without a code; the error says so."""
     made = invited(hf)
     with ordinary_user() as user:
         python = user.python("cryptography")
-        script = f"import os, sys; os.environ['HOLDFAST_HOME'] = {str(hf.home)!r}; from holdfast.faces.cli.main import main; sys.exit(main(sys.argv[1:]))"
+        script = (
+            f"import os, sys; os.environ['HOLDFAST_HOME'] = {str(hf.home)!r}; "
+            "from holdfast.faces.cli.main import main; main()"
+        )
         done = user.run([python, "-c", script, "join", made["code"], "--as", "neighbour"])
         assert done is not None and done.returncode == 4 and "another account" in done.stderr, done
     assert state(hf, made["id"])["state"] == "open"

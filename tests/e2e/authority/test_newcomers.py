@@ -1,4 +1,4 @@
-"""Where people stumble who are new: names with a slip in them, a revoked name, a policy with a mistake, output that nobody reads to its end, times."""
+"""Mistakes of newcomers: misspelled names, a revoked name, a policy error, unread output, times."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Installation
 
-VERIFIER = Path(__file__).resolve().parents[2] / "docs" / "verify_record.py"
+from tests.support.installation import Installation
+
+VERIFIER = Path(__file__).resolve().parents[3] / "docs" / "reference" / "verify_record.py"
 
 
 def test_a_name_with_a_slip_in_it_is_recognised(hf: Installation) -> None:
@@ -28,7 +29,7 @@ def test_a_name_with_a_slip_in_it_is_recognised(hf: Installation) -> None:
     assert "did you mean" not in hf.cli("view", "zzz").err
     hf.people("outsider", rights="")
     assert "workshop" not in hf.cli("--as", "outsider", "view", "workshp").err, (
-        "who may not see it is not told of it"
+        "an operator that may not see it is not told of it"
     )
     hf.end("workshop")
 
@@ -73,7 +74,7 @@ def test_up_does_not_speak_of_another_session_while_there_is_none(fresh: Install
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["stdout", "stdout and stderr"])
-def test_output_that_nobody_reads_to_its_end_is_no_error(hf: Installation, both: bool) -> None:
+def test_a_reader_that_closes_the_pipe_early_is_no_error(hf: Installation, both: bool) -> None:
     if not any(s["name"] == "pipes" for s in hf.ls()):
         hf.ready("pipes", "--", "bash")
         hf.ok("run", "pipes", "--", "seq 2000")

@@ -1,24 +1,36 @@
-"""Who may what: a key that may only read tries everything; rights narrow, end, and are revoked while somebody types."""
+"""Rights: a key that may only read tries every operation; rights narrow, end, and are revoked.
+
+Revocation also happens while an operator types.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
+import time
 
-from tests.e2e.harness import DEADLINE_S, Installation, Terminal, eventually
-from tests.e2e.test_attach import attached
-from tests.e2e.test_bad_input import Raw
-from tests.e2e.test_commands import the_error
+import pytest
+
+from holdfast import home as homes
+from holdfast.client.identity import identity
+from holdfast.client.link import Link
+from holdfast.core.people import recovery
+from holdfast.home import keys
+from holdfast.model.errors import NotAllowed
+from tests.support.commands.attached import attached
+from tests.support.commands.results import the_error
+from tests.support.installation import DEADLINE_S, Installation, Terminal, eventually
+from tests.support.peers.raw_client import Raw
 
 
-def test_a5_nobody_is_let_in_with_anothers_name_or_key(hf: Installation) -> None:
+def test_a5_the_name_or_key_of_another_operator_is_refused(hf: Installation) -> None:
     hf.people("mallory", rights="read")
-    from tests.e2e.test_bad_input import HELLO
-
-    from holdfast import home as homes
-    from holdfast.client.identity import identity
     from holdfast.model import signing
-    from holdfast.testing.introduction import Introduction
     from holdfast.wire import frames, hello
+    from tests.support.peers.introduction import Introduction
+    from tests.support.peers.raw_client import HELLO
 
     home = homes.resolve(hf.env)
     mine, theirs = Introduction(home, 9, "mallory"), signing.show(identity(home, "tester").public)
@@ -37,9 +49,8 @@ def test_a5_nobody_is_let_in_with_anothers_name_or_key(hf: Installation) -> None
 
 
 def test_a5_a_proof_is_worth_nothing_on_another_connection(hf: Installation) -> None:
-    from holdfast import home as homes
-    from holdfast.testing.introduction import Introduction
     from holdfast.wire import frames
+    from tests.support.peers.introduction import Introduction
 
     introduction = Introduction(homes.resolve(hf.env), 12)
     one, two = (
@@ -53,7 +64,9 @@ def test_a5_a_proof_is_worth_nothing_on_another_connection(hf: Installation) -> 
     assert one.send(proof).frame()[0] == frames.WELCOME
 
 
-def test_a5_revocation_bites_on_the_next_key_of_who_is_attached(fresh: Installation) -> None:
+def test_a5_revocation_takes_effect_with_the_next_key_of_an_attached_operator(
+    fresh: Installation,
+) -> None:
     fresh.people("ann", rights="execute")
     fresh.new("room", "--", "cat")
     terminal = attached(fresh, "room", "--as", "ann", see="")
@@ -71,7 +84,7 @@ def test_a5_rights_are_for_a_session_for_a_time_and_never_more_than_the_givers(
     fresh: Installation,
 ) -> None:
     fresh.people("lead", rights="execute,grant,turn.seize")
-    fresh.people("bot", rights="", kind="agent")
+    fresh.people("bot", rights="")
     fresh.new("one", "--", "cat")
     fresh.new("two", "--", "cat")
     fresh.ok(
@@ -84,6 +97,13 @@ def test_a5_rights_are_for_a_session_for_a_time_and_never_more_than_the_givers(
         fresh.attempt("--as", "lead", "grant", "bot", "--rights", "halt", "--own-key", "--json"), 4
     )
     assert "halt" in error["message"]
+    fresh.quick("grant", "bot", "--rights", "read", "--session", "one", "--expires", "1h")
+    listed = [row.split() for row in fresh.quick("operator", "ls").splitlines()]
+    assert listed[0][3:] == ["RIGHTS", "WHERE", "SINCE"]
+    assert next(row[3:5] for row in listed if row[0] == "tester") == ["admin", "machine"]
+    [at] = [n for n, row in enumerate(listed) if row[0] == "bot"]
+    assert listed[at][3:6] == ["input,observe", "session", "one"]
+    assert listed[at + 1][1:4] == ["session", "one,", "until"], "a second row, for another scope"
     fresh.quick("grant", "bot", "--rights", "read", "--session", "two", "--expires", "5s")
     fresh.quick("--as", "bot", "view", "two")
     eventually(lambda: fresh.cli("--as", "bot", "view", "two").rc == 4, "the envelope to expire")
@@ -91,8 +111,8 @@ def test_a5_rights_are_for_a_session_for_a_time_and_never_more_than_the_givers(
     the_error(fresh.attempt("--as", "bot", "send", "one", "y", "--json"), 4)
 
 
-def test_s7_the_one_who_made_it_is_nobody_special(fresh: Installation) -> None:
-    """The spawner is revoked; the session goes on and the others can do everything."""
+def test_s7_a_session_does_not_depend_on_its_spawner(fresh: Installation) -> None:
+    """The spawner is revoked; the session continues and the others keep all rights."""
     fresh.people("founder", "other")
     fresh.ok("--as", "founder", "new", "work", "--no-attach", "--", "cat")
     fresh.ok("--as", "other", "operator", "revoke", "founder")
@@ -116,7 +136,42 @@ def test_s7_the_last_admin_is_not_lost_by_accident_and_the_machine_is_the_way_ba
     assert [s["name"] for s in fresh.ls()] == ["orphan"]
 
 
-def test_a5_who_only_follows_is_dropped_with_its_rights_too(fresh: Installation) -> None:
+def test_s7_a_recovery_is_announced_to_every_operator_and_can_be_switched_off_for_good(
+    fresh: Installation,
+) -> None:
+    fresh.people("ann", "bob", rights="read")
+    fresh.new("shared", "--", "cat")
+    terminal = attached(fresh, "shared", "--as", "ann", see="")
+    fresh.ok("operator", "recover", "rescue", "--as", "rescue")
+    terminal.see("rescue is an administrator of this machine now")
+    assert "rescue is an administrator" in fresh.attempt("ls").err
+    assert fresh.attempt("ls").err == "", "once"
+    assert fresh.attempt("--as", "ann", "ls").err == "", "the attached client has shown it"
+    os.kill(fresh.host_pid, signal.SIGKILL)
+    told = json.loads(fresh.attempt("--as", "bob", "ls", "--json").err)
+    assert told["recovered"]["operator"] == "rescue", "also after a restart of the host"
+
+    refused = the_error(fresh.attempt("--as", "bob", "operator", "recover", "--never", "--json"), 4)
+    assert "`manage`" in refused["message"]
+    fresh.ok("operator", "recover", "--never")
+    off = the_error(fresh.attempt("operator", "recover", "more", "--json"), 4)
+    assert off["name"] == "not_allowed" and "for good" in off["message"]
+    assert not (fresh.home / "keys" / "more.key").exists()
+    assert "recovery.off" in [e["event"] for e in fresh.ok("events", "--json").records]
+    acts = [e for e in fresh.ok("log", "machine", "--json").records if e["kind"] == "operator"]
+    assert acts[-1]["actor"] == "tester"
+    assert {e["attestation"] for e in acts if e["phase"] == "intent"} == {"actor-signed"}
+
+    home = homes.resolve(fresh.env)
+    link = Link(home, "rescue", autostart=False)
+    rescue, at, nonce = identity(home, "rescue"), int(time.time()), bytes(recovery.NONCE_BYTES)
+    secret = keys.load_machine(home).secret()
+    link.recovery = recovery.sign(secret, "rescue", "human", rescue.public, at, nonce)
+    with pytest.raises(NotAllowed, match="for good"):
+        link.connect()
+
+
+def test_a5_a_follower_is_dropped_with_its_rights_too(fresh: Installation) -> None:
     fresh.people("ann", rights="read")
     fresh.new("stream", "--", "sh", "-c", "echo first; exec cat")
     follower = fresh.start("--as", "ann", "read", "stream", "--follow")
@@ -126,7 +181,7 @@ def test_a5_who_only_follows_is_dropped_with_its_rights_too(fresh: Installation)
     fresh.end("stream")
 
 
-def test_a5_sessions_that_one_may_not_see_are_not_listed_when_they_have_ended_either(
+def test_a5_ended_sessions_are_listed_only_with_the_right_to_see_them(
     fresh: Installation,
 ) -> None:
     fresh.people("bot", rights="")
@@ -160,13 +215,13 @@ def test_a3_attaching_with_take_is_a_seizure_like_any_other(fresh: Installation)
     terminal.leave()
 
 
-def test_a5_who_watches_or_types_for_a_time_is_told_before_it_is_over(hf: Installation) -> None:
-    """And when it is: which right, whose envelope, who could give it again."""
+def test_a5_the_holder_of_an_expiring_right_is_warned_before_its_end(hf: Installation) -> None:
+    """At the end the notice names the right, the envelope and an operator that could renew it."""
     hf.people("guest", "typist", rights="")
     work = hf.ready("leased", "--", "bash")
     hf.quick(
         "grant", "guest", "--rights", "read", "--session", "leased", "--expires", "1s"
-    )  # an older one, long over by the end
+    )  # an older envelope, long over by the end
     hf.quick("grant", "guest", "--rights", "read", "--session", "leased", "--expires", "15s")
     hf.quick("grant", "typist", "--rights", "read", "--session", "leased")
     hf.quick("grant", "typist", "--rights", "execute", "--session", "leased", "--expires", "15s")
@@ -180,7 +235,8 @@ def test_a5_who_watches_or_types_for_a_time_is_told_before_it_is_over(hf: Instal
     envelope = [e["id"] for e in hf.ok("operator", "show", "guest", "--json").json["envelopes"]][-1]
     said = watching.output.decode().replace("\r\n", "\n")
     assert re.search(
-        f"leased: guest lacks the right `observe` in session {work['id']}: the envelope ended .* s ago \\(it was from tester: {envelope[:12]}\\)",
+        f"leased: guest lacks the right `observe` in session {work['id']}: "
+        f"the envelope ended .* s ago \\(it was from tester: {envelope[:12]}\\)",
         said,
     ), said
     assert (
@@ -196,7 +252,7 @@ def test_a5_who_watches_or_types_for_a_time_is_told_before_it_is_over(hf: Instal
 
 
 def _shows_after(terminal: Terminal, key: bytes, text: bytes, since: int) -> bool:
-    """Types once more if it was not refused yet: whose time is over depends on the clock."""
+    """Type once more if the key was not refused yet: the end of a right depends on the clock."""
     if text in terminal.output[since:]:
         return True
     terminal.send(key)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.client.test_presence import watches
-from tests.e2e.harness import eventually, installation
 
 from holdfast import home as homes
 from holdfast.client import presence, remote
 from holdfast.client.presence import Watching
 from holdfast.home import keys, machines
-from holdfast.testing.relays import RelayProcess
+from tests.support.installation import eventually, installation
+from tests.support.relays import RelayProcess, watches
 
 
 def test_t3_attach_waits_at_the_relay_and_comes_back(
@@ -37,7 +36,7 @@ def test_t3_attach_waits_at_the_relay_and_comes_back(
         there.ok("host", "disconnect", relay.url)
         eventually(lambda: watches(relay) == 1, "it waits at the relay")
         assert here.attempt("view", f"{joined['as']}/work").rc == 5, (
-            "whoever asks for something now is told now"
+            "a request of now is answered now"
         )
         there.ok("host", "connect", relay.url)
         terminal.send("echo back $((1+1))\r")

@@ -1,28 +1,24 @@
-"""From another machine through a relay: pairing, every command, attach, and that it comes back by itself (T1, T3, S3, S4)."""
+"""From another machine through a relay: pairing, commands, attach, reconnect (T1, T3, S3, S4)."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Installation, Terminal, eventually, installation
-from tests.e2e.test_commands import the_error
 
-from holdfast.core import joincode
-from holdfast.testing.crooked import Crooked
-from holdfast.testing.history import difference
+from holdfast.core.people import join_code
+from holdfast.model import canonical, signing
 from holdfast.wire import outer
-
-
-@pytest.fixture(scope="module")
-def relay() -> Iterator[Crooked]:
-    made = Crooked()
-    yield made
-    made.close()
+from tests.support.checkers.history import difference
+from tests.support.commands.results import the_error
+from tests.support.commands.through_relay import connect, invitation
+from tests.support.installation import Installation, Terminal, eventually, installation
+from tests.support.simulation.crooked_carrier import Crooked
 
 
 @pytest.fixture(scope="module")
@@ -30,26 +26,21 @@ def there(tmp_path_factory: pytest.TempPathFactory, relay: Crooked) -> Iterator[
     """The machine."""
     with installation(tmp_path_factory.mktemp("there"), "[turn]\nidle_s = 0.3\n") as made:
         made.new("work", "--", "bash")
-        made.ok("host", "connect", relay.url)
+        connect(made, relay)
         yield made
 
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory, there: Installation) -> Iterator[Installation]:
-    """Somewhere else: another home, which knows of that machine only what pairing told it."""
+    """Another home, which knows only the result of pairing about that machine."""
     with installation(tmp_path_factory.mktemp("here")) as made:
-        link = there.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0]["url"]
+        link = invitation(there)
         joined = made.ok("join", link, "--as", "ann", "--json").json
         made.ok("machines", "rename", joined["as"], "box")
         yield made
 
 
-@pytest.fixture(autouse=True)
-def straight(request: pytest.FixtureRequest, relay: Crooked) -> Iterator[None]:
-    yield
-    from holdfast.testing import crooked
-
-    relay.meddle = crooked.honest
+pytestmark = pytest.mark.usefixtures("honest_again")
 
 
 def attached(here: Installation, name: str, see: str = "$") -> Terminal:
@@ -61,6 +52,7 @@ def attached(here: Installation, name: str, see: str = "$") -> Terminal:
 # ---------------------------------------------------------------- pairing and commands
 
 
+@pytest.mark.smoke
 def test_t1_paired_by_a_link_a_machine_is_steered_from_elsewhere(
     here: Installation, there: Installation
 ) -> None:
@@ -90,6 +82,55 @@ def test_t1_paired_by_a_link_a_machine_is_steered_from_elsewhere(
     assert [s["machine"] for s in here.ok("ls", "--everywhere", "--json").json] == ["box"]
 
 
+def test_m_ls_lists_the_sessions_of_all_machines(here: Installation, there: Installation) -> None:
+    here.new("mine", "--", "sleep", "1000")
+    both = [("mine", here.get("mine")["machine"]), *((s["name"], "box") for s in there.ls())]
+
+    def listed(*options: str) -> list[tuple[str, str]]:
+        return [(s["name"], s["machine"]) for s in here.ok("ls", "--json", *options).json]
+
+    assert listed("--everywhere") == both and listed("--local") == both[:1]
+    eventually(lambda: listed() == both, "the machine answers in time")
+    eventually(lambda: "box/work" in here.ok("ls").out, "the name that every command takes")
+
+    kept = here.home / "machines.json"
+    before = kept.read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("", 0)) as free:
+        closed = free.getsockname()[1]
+        free.close()
+        known = json.loads(before)
+        for name, port in (("gone", closed), ("mute", silent.getsockname()[1])):
+            way = {**known["machines"][0]["ways"][0], "url": f"ws://127.0.0.1:{port}"}
+            key = signing.show(signing.public(signing.generate()))
+            known["machines"].append(
+                {**known["machines"][0], "name": name, "key": key, "ways": [way]}
+            )
+        kept.write_bytes(canonical.encode(known) + b"\n")
+        try:
+            said = here.ok("ls").out
+            assert "mine" in said, "the local list comes in any case"
+            assert "gone is unreachable: the relay 127.0.0.1" in said
+            assert "mute is unreachable: no answer in time" in said, "less than its own time limit"
+            told = [json.loads(one) for one in here.ok("ls", "--json").err.splitlines()]
+            assert [one["unreachable"]["machine"] for one in told][-2:] == ["gone", "mute"]
+            assert "unreachable" not in here.ok("ls", "--local").out
+        finally:
+            kept.write_bytes(before)
+    here.ok("end", "mine")
+
+
+def test_t4_machines_counts_only_what_the_operator_may_see(
+    here: Installation, there: Installation
+) -> None:
+    there.new("secret", "--", "sleep", "1000")
+    made = there.ok("invite", "--session", "work", "--no-wait", "--json").records[0]
+    here.ok("join", made["url"], "--as", "guest")
+    count = {m["operator"]: m["sessions"] for m in here.ok("machines", "--json").json}
+    assert count["guest"] == 1 and count["ann"] == len(there.ls()) > 1
+    there.ok("end", "secret")
+    there.ok("operator", "revoke", "guest")
+
+
 def test_t1_paired_by_a_typed_code(here: Installation, there: Installation, relay: Crooked) -> None:
     made = there.ok("invite", "--rights", "read", "--no-wait", "--json").records[0]
     joined = here.ok(
@@ -105,8 +146,8 @@ def test_t2_a_wrong_code_gets_one_guess(
     here: Installation, there: Installation, relay: Crooked
 ) -> None:
     made = there.ok("invite", "--rights", "read", "--no-wait", "--json").records[0]
-    right, _ = joincode.read(made["code"])
-    wrong = joincode.Code(right.id, "0000000" if right.secret != "0000000" else "0000001").show()
+    right, _ = join_code.read(made["code"])
+    wrong = join_code.Code(right.id, "0000000" if right.secret != "0000000" else "0000001").show()
     assert (
         "another code"
         in the_error(
@@ -126,7 +167,7 @@ def test_t1_liveness_has_the_registration(there: Installation) -> None:
     assert there.ok("host", "ls", "--json").json["relays"][0]["state"] == "registered"
 
 
-def test_p1_what_is_done_from_elsewhere_is_signed_and_verifies(
+def test_p1_acts_from_another_machine_are_signed_and_verify(
     here: Installation, there: Installation, tmp_path: Path
 ) -> None:
     here.ok("send", "box/work", "true", "--enter")
@@ -140,7 +181,7 @@ def test_p1_what_is_done_from_elsewhere_is_signed_and_verifies(
     ][-1] == "actor-signed"
 
 
-def test_t4_what_names_no_machine_or_no_relay_is_said_so(
+def test_t4_unknown_machines_and_invalid_relay_addresses_are_reported(
     here: Installation, there: Installation
 ) -> None:
     assert (
@@ -160,7 +201,7 @@ def test_t4_what_names_no_machine_or_no_relay_is_said_so(
     assert here.attempt("join", damaged, "--as", "eve").rc == 2
 
 
-def test_t4_passes_and_tokens_are_in_files_of_ones_own_and_nowhere_else(
+def test_t4_passes_and_tokens_are_only_in_private_files(
     here: Installation, there: Installation
 ) -> None:
     kept = here.home / "machines.json"
@@ -174,7 +215,7 @@ def test_t4_passes_and_tokens_are_in_files_of_ones_own_and_nowhere_else(
         ]
     kept.chmod(0o644)
     assert the_error(here.attempt("ls", "box/", "--json"), 4)["message"].endswith(
-        "is not a file of this account alone"
+        "is not private to this account"
     )
     kept.chmod(0o600)
 
@@ -224,7 +265,8 @@ def test_s4_output_goes_on_without_gap_or_repeat_over_cuts(
         "--",
         "sh",
         "-c",
-        "read go; i=0; while [ $i -lt 60000 ]; do i=$((i+1)); echo line $i; done; echo DONE; read end",
+        "read go; i=0; while [ $i -lt 60000 ]; do i=$((i+1)); echo line $i; done; echo DONE; "
+        "read end",
     )
     reading = here.start("read", "box/flood", "--follow", "--from", "0")
     there.ok("send", "flood", "go", "--enter")
@@ -243,6 +285,7 @@ def test_s4_output_goes_on_without_gap_or_repeat_over_cuts(
     assert difference(out[begin : begin + len(want)], want) == ""
 
 
+@pytest.mark.smoke
 def test_s4_the_host_is_killed_and_attach_from_elsewhere_goes_on(
     here: Installation, there: Installation
 ) -> None:
@@ -267,7 +310,7 @@ def test_t3_a_machine_that_is_not_there_is_said_so(here: Installation, there: In
     assert here.ok("view", "box/work").rc == 0
 
 
-def test_a5_who_is_revoked_is_cut_off_also_at_the_relay(
+def test_a5_a_revoked_operator_is_cut_off_also_at_the_relay(
     here: Installation, there: Installation
 ) -> None:
     link = there.ok("invite", "--rights", "read", "--no-wait", "--json").records[0]["url"]
@@ -277,7 +320,7 @@ def test_a5_who_is_revoked_is_cut_off_also_at_the_relay(
     assert the_error(here.attempt("--as", "zoe", "view", "box/work", "--json"), 4)["message"]
 
 
-def test_t4_nothing_of_what_passes_can_be_read(
+def test_t4_the_relay_cannot_read_passing_data(
     here: Installation, there: Installation, relay: Crooked
 ) -> None:
     relay.seen.clear()
@@ -286,3 +329,19 @@ def test_t4_nothing_of_what_passes_can_be_read(
     assert len(carried) > 500
     for word in (b"a-very-secret-word", b"work", b"ann", b"run", b"holdfast", b"ed25519"):
         assert word not in carried
+
+
+def test_attach_without_a_name_returns_to_another_machine(
+    here: Installation, there: Installation
+) -> None:
+    here.ready("near", "--", "bash")
+    assert attached(here, "near").leave() == 0
+    there.new("far", "--", "bash")
+    assert attached(here, "box/far").leave() == 0
+    again = here.attach()
+    again.see("$")
+    assert again.leave() == 0 and b"attached to far" in again.output
+    there.end("far")
+    near = here.attach()  # the remote session is gone
+    near.see("$")
+    assert near.leave() == 0 and b"attached to near" in near.output

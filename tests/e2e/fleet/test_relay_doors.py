@@ -1,20 +1,25 @@
-"""By whichever door of a relay the machine and the client come, together or crosswise: the same bytes, the same answers, the same errors (T1, T3)."""
+"""Machine and client use either door of a relay, the same or different ones (T1, T3).
+
+The bytes, the answers and the errors are the same.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Installation, eventually, installation
-from tests.e2e.test_commands import the_error
-from tests.relay.test_command import certificate
 
 from holdfast import home as homes
 from holdfast.home import relays
-from holdfast.testing.relays import RelayProcess
+from holdfast.model import canonical
+from tests.support.commands.certificates import certificate
+from tests.support.commands.results import the_error
+from tests.support.installation import Installation, eventually, installation
+from tests.support.relays import RelayProcess
 
 CROSSED = (
     ("grpc", "grpc"),
@@ -25,7 +30,7 @@ CROSSED = (
 
 @pytest.fixture(scope="module")
 def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RelayProcess]:
-    """With TLS, by a certificate that only who is told trusts."""
+    """With TLS, by a certificate that only configured clients trust."""
     place = tmp_path_factory.mktemp("relay")
     chain, key = certificate(place, "localhost", 1)
     with RelayProcess(
@@ -65,7 +70,7 @@ def there(
 def doors(
     request: pytest.FixtureRequest, relay: RelayProcess, there: Installation, ca: str
 ) -> Iterator[tuple[str, str]]:
-    """The door of the machine and that of the client; the machine is connected by its own and no other."""
+    """The doors of the machine and of the client; the machine is connected by its door only."""
     for one in there.ok("host", "ls", "--json").json["relays"]:
         there.ok("host", "disconnect", one["url"])
     there.ok(
@@ -139,7 +144,7 @@ def test_t3_much_output_arrives_exactly(
 def test_t1_a_command_ends_when_it_is_done_and_when_it_is_interrupted(
     here: Installation, doors: tuple[str, str]
 ) -> None:
-    """A process of its own: what the library leaves behind must neither hold it nor say a word."""
+    """A separate process: leftovers of the library must neither block the exit nor print."""
     for _ in range(3):
         done = here.start("run", "box/work", "--", "echo ok")
         assert done.communicate(timeout=120) == (b"ok\n", b"") and done.returncode == 0
@@ -151,7 +156,7 @@ def test_t1_a_command_ends_when_it_is_done_and_when_it_is_interrupted(
 
 
 @pytest.mark.parametrize("doors", CROSSED[:1], indirect=True, ids="-".join)
-def test_a5_who_is_revoked_is_out_and_a_code_counts_at_every_door(
+def test_a5_a_revoked_operator_is_out_and_a_code_counts_at_every_door(
     here: Installation, there: Installation, relay: RelayProcess, ca: str, doors: tuple[str, str]
 ) -> None:
     here.ok(
@@ -163,11 +168,25 @@ def test_a5_who_is_revoked_is_out_and_a_code_counts_at_every_door(
         ca,
     )
     here.ok("--as", "zoe", "view", "box/work")
+    attached = here.attach("--as", "zoe", "attach", "box/work")
+    attached.see("$")
     there.ok("operator", "revoke", "zoe")
-    assert (
-        "knows no way to box"
-        in the_error(here.attempt("--as", "zoe", "view", "box/work", "--json"), 4)["message"]
-    )
+    attached.see("zoe was revoked")
+    assert attached.wait() == 4, "a client that is told the reason does not try again"
+    for command, rc in (
+        (("ls", "box/", "--json"), 4),
+        (("run", "--json", "box/work", "true"), 255),
+    ):
+        error = the_error(here.attempt("--as", "zoe", *command), 4, rc)
+        assert (error["name"], error["message"]) == ("not_allowed", "zoe was revoked")
+    here.ok("operator", "add", "eve")
+    kept = here.home / "machines.json"
+    known = json.loads(kept.read_text())
+    [way] = [one for one in known["machines"] if one["as"] == "zoe"]
+    way["identity"] = "eve"
+    kept.write_bytes(canonical.encode(known) + b"\n")
+    error = the_error(here.attempt("--as", "zoe", "ls", "box/", "--json"), 4)
+    assert "revoked" not in error["message"], "only the proved key learns that it was revoked"
     invited = there.ok("invite", "--rights", "read", "--no-wait", "--json").records[0]
     assert (
         here.ok(
@@ -195,7 +214,7 @@ def test_t3_offline_and_out(
     )
     assert (
         the_error(here.attempt("view", "box/work", "--json"), 4)["message"]
-        == "the relay knows no way to box for us"
+        == "the relay does not know box, or your access was revoked"
     )
     Path(there.user, "token").write_text(relay.token())
     there.ok(
@@ -244,14 +263,17 @@ def test_t4_addresses_that_are_none(there: Installation) -> None:
 def test_t1_one_relay_by_another_door_takes_the_place_of_the_first(
     there: Installation, relay: RelayProcess, ca: str
 ) -> None:
-    """Under one name a machine has one registration: two lines would take turns in throwing each other out. And an address that is none keeps nobody from the others."""
+    """A machine has one registration under one name: two lines would replace each other in turn.
+
+    An invalid address does not keep the host from the other relays.
+    """
     home, url = homes.resolve(there.env), relay.urls["grpc"]
     for one in relays.listing(home):
         relays.forget(home, one.url)
     for other in ("gopher://x", url.replace("grpcs", "wss")):
         relays.keep(home, relays.Relay(other))
     said = there.ok("host", "connect", url, "--ca", ca, "--token", f"@{there.user}/token")
-    assert "instead of wss://" in said.err and [one.url for one in relays.listing(home)] == [
+    assert "replaces wss://" in said.err and [one.url for one in relays.listing(home)] == [
         "gopher://x",
         url,
     ]

@@ -1,4 +1,7 @@
-"""What a service manager does to host and nursery, without one: they are started apart, told to end as a unit's processes are, and asked for words."""
+"""The actions of a service manager on host and nursery, without one.
+
+The programs are started apart, ended as a unit's processes are, and asked for messages.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Installation, alive, eventually
+
+from tests.support.installation import Installation, alive, eventually
 
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >>"$DIARY"
@@ -24,7 +28,7 @@ esac
 
 
 class Manager:
-    """Runs the two programs of a home as their units would, each in a process group of its own."""
+    """Runs the two programs of a home as their units would, each in its own process group."""
 
     def __init__(self, hf: Installation) -> None:
         self.hf = hf
@@ -69,7 +73,7 @@ class Manager:
         return process
 
     def hears(self, *words: str) -> None:
-        """These words, in this order; others may come between."""
+        """Expect these words, in this order; others may come between."""
         left = list(words)
 
         def look() -> bool:
@@ -115,8 +119,11 @@ def test_the_words_of_a_host_from_ready_to_stopping(manager: Manager) -> None:
     assert host.wait(timeout=120) == 0
 
 
-def test_s3_sessions_outlive_everything_of_the_hosts_unit(manager: Manager) -> None:
-    """All processes of the unit killed at once, as at the end of a stop that took too long; the nursery and its keepers are not in it."""
+def test_s3_sessions_outlive_all_processes_of_the_hosts_unit(manager: Manager) -> None:
+    """All processes of the unit are killed at once, as after a stop that took too long.
+
+    The nursery and its keepers are not in the unit.
+    """
     nursery, host = manager.nursery(), manager.host()
     session = manager.hf.new("work", "--", "/bin/cat")
     for _ in range(2):
@@ -131,7 +138,7 @@ def test_s3_sessions_outlive_everything_of_the_hosts_unit(manager: Manager) -> N
 
 
 def test_s3_sessions_outlive_a_stop_of_the_nurserys_unit(manager: Manager) -> None:
-    """KillMode=process: the one process. New sessions have the next nursery."""
+    """KillMode=process ends one process. New sessions have the next nursery."""
     nursery, host = manager.nursery(), manager.host()
     first = manager.hf.new("first", "--", "/bin/cat")
     nursery.terminate()
@@ -145,7 +152,7 @@ def test_s3_sessions_outlive_a_stop_of_the_nurserys_unit(manager: Manager) -> No
 
 
 def test_a_host_of_a_unit_starts_no_nursery(manager: Manager) -> None:
-    """Sessions would inherit what the unit forbids. It says what to do instead."""
+    """Sessions would inherit the restrictions of the unit. The error says what to do instead."""
     manager.host()
     result = manager.hf.cli("new", "work", "--no-attach", "--", "/bin/cat")
     assert result.rc == 5 and "holdfast-nursery.service" in result.err
@@ -156,7 +163,8 @@ def test_a_host_of_a_unit_starts_no_nursery(manager: Manager) -> None:
     "jobs, comes_back",
     [
         (
-            "12 holdfast-host.service restart running\n13 holdfast-nursery.service restart waiting\n",
+            "12 holdfast-host.service restart running\n"
+            "13 holdfast-nursery.service restart waiting\n",
             True,
         ),
         ("12 holdfast-host.service stop running\n", False),
@@ -164,7 +172,7 @@ def test_a_host_of_a_unit_starts_no_nursery(manager: Manager) -> None:
         ("7 something-else.service restart running\n", False),
     ],
 )
-def test_whoever_is_attached_is_told_whether_the_host_comes_back(
+def test_attached_clients_are_told_whether_the_host_returns(
     manager: Manager, jobs: str, comes_back: bool
 ) -> None:
     nursery, host = manager.nursery(), manager.host()
@@ -175,7 +183,7 @@ def test_whoever_is_attached_is_told_whether_the_host_comes_back(
     manager.jobs(jobs)
     starts = (
         manager.hf.base / "starts"
-    )  # who asks the manager for a host meanwhile waits for the one that comes
+    )  # a client that asks the manager for a host meanwhile waits for the next host
     starts.write_text('#!/bin/sh\nwhile [ ! -e "$STARTS.done" ]; do sleep 0.05; done\n')
     starts.chmod(0o755)
     host.terminate()
@@ -189,20 +197,21 @@ def test_whoever_is_attached_is_told_whether_the_host_comes_back(
         assert terminal.leave() == 0
     else:
         assert terminal.wait() == 5 and b"the host was stopped" in terminal.output
-        assert manager.hf.cli("ls").rc == 5, "nobody starts it again behind the manager's back"
+        assert manager.hf.cli("ls").rc == 5, "no client starts it again behind the manager's back"
         manager.host()
         assert manager.hf.cli("ls").rc == 0
     assert nursery.poll() is None, "the nursery is not the host's to dismiss"
 
 
-def test_who_finds_no_host_has_the_manager_start_it(manager: Manager) -> None:
+def test_a_client_without_a_host_has_the_manager_start_one(manager: Manager) -> None:
     manager.nursery()
     host = manager.host()
     os.killpg(host.pid, signal.SIGKILL)
     host.wait()
     starts = manager.hf.base / "starts"
     starts.write_text(
-        f"#!/bin/sh\nHOLDFAST_SERVICE=user setsid {sys.executable} -m holdfast.host.main </dev/null >/dev/null 2>&1 &\n"
+        f"#!/bin/sh\nHOLDFAST_SERVICE=user setsid {sys.executable} -m holdfast.host.main "
+        "</dev/null >/dev/null 2>&1 &\n"
         f"until [ -S '{manager.hf.home}/run/host.sock' ]; do :; done\n"
     )  # that path never leads to a socket that does not listen
     starts.chmod(0o755)
@@ -219,15 +228,20 @@ def test_who_finds_no_host_has_the_manager_start_it(manager: Manager) -> None:
 def test_a_manager_that_has_not_noticed_yet_that_its_host_died_is_asked_again(
     manager: Manager,
 ) -> None:
-    """It says that all is well, and nobody answers. A host of ours would keep its own from the home."""
+    """The manager says that all is well, but no host answers.
+
+    A host started by the client would keep the manager's host from the home.
+    """
     manager.nursery()
     host = manager.host()
     os.killpg(host.pid, signal.SIGKILL)
     host.wait()
     starts = manager.hf.base / "starts"
     starts.write_text(
-        f'#!/bin/sh\n[ -e "$STARTS.once" ] || {{ : >"$STARTS.once"; exit 0; }}\n[ -S \'{manager.hf.home}/run/host.sock\' ] && exit 0\n'
-        f"HOLDFAST_SERVICE=user setsid {sys.executable} -m holdfast.host.main </dev/null >/dev/null 2>&1 &\n"
+        f'#!/bin/sh\n[ -e "$STARTS.once" ] || {{ : >"$STARTS.once"; exit 0; }}\n'
+        f"[ -S '{manager.hf.home}/run/host.sock' ] && exit 0\n"
+        f"HOLDFAST_SERVICE=user setsid {sys.executable} -m holdfast.host.main </dev/null "
+        ">/dev/null 2>&1 &\n"
         f"until [ -S '{manager.hf.home}/run/host.sock' ]; do :; done\n"
     )
     starts.chmod(0o755)
@@ -237,8 +251,8 @@ def test_a_manager_that_has_not_noticed_yet_that_its_host_died_is_asked_again(
     assert b"HOLDFAST_SERVICE=user" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
-def test_a_manager_that_cannot_start_it_is_not_waited_for(manager: Manager) -> None:
-    """Its unit may be gone: then there is a host as anywhere else, and the home forgets the manager."""
+def test_a_manager_that_cannot_start_the_host_is_not_waited_for(manager: Manager) -> None:
+    """The unit may be gone: then a client starts a host, and the home forgets the manager."""
     manager.nursery()
     host = manager.host()
     assert (manager.hf.home / "run/service").read_text() == "user"

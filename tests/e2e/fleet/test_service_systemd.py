@@ -1,8 +1,9 @@
-"""`holdfast service` under a systemd of its own: a private machine of namespaces over this one's files, with an ordinary account in it.
+"""`holdfast service` under a private systemd, in namespaces over this machine's files.
 
-Needs root, unshare, overlayfs and a cgroup v2 file system; nothing outside of the namespaces is touched
-(settings of the kernel, which no namespace holds, are mounted read-only: systemd would set some). Left out of the ordinary test command, for what a
-sandbox allows differs: `pytest -m soak tests/e2e/test_service_systemd.py`.
+An ordinary account exists in there. Needs root, unshare, overlayfs and a cgroup v2 file system; the
+test changes nothing outside of the namespaces (kernel settings, which no namespace holds, are
+mounted read-only: systemd would set some). Left out of the ordinary test command, because sandboxes
+differ: `pytest -m soak tests/e2e/fleet/test_service_systemd.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import eventually
+
+from tests.support.installation import eventually
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
-SOURCE = Path(__file__).resolve().parents[2] / "src"
+SOURCE = Path(__file__).resolve().parents[3] / "src"
 SYSTEMD = "/lib/systemd/systemd"
 ACCOUNT, UID = "holdfasttester", 61234
 
@@ -47,14 +49,16 @@ mount -t tmpfs none dev/shm
 ln -s pts/ptmx dev/ptmx
 ln -s /proc/self/fd dev/fd
 printf 'account required pam_permit.so\\nsession optional pam_systemd.so\\n' >etc/pam.d/systemd-user
-grep -q '^{account}:' etc/passwd || echo '{account}:x:{uid}:{uid}::/home/{account}:/bin/bash' >>etc/passwd
+grep -q '^{account}:' etc/passwd ||
+    echo '{account}:x:{uid}:{uid}::/home/{account}:/bin/bash' >>etc/passwd
 grep -q '^{account}:' etc/group || echo '{account}:x:{uid}:' >>etc/group
 mkdir -p home/{account}
 chown {uid}:{uid} home/{account}
 for d in {closed}; do chmod o+x ./$d; done
 rm -f etc/systemd/system/*.wants/*
 mount --make-rshared .
-exec chroot . /usr/bin/env -i container=holdfast PATH=/usr/sbin:/usr/bin:/sbin:/bin {systemd} --system --unit=multi-user.target --log-target=null --show-status=no
+exec chroot . /usr/bin/env -i container=holdfast PATH=/usr/sbin:/usr/bin:/sbin:/bin {systemd} \\
+    --system --unit=multi-user.target --log-target=null --show-status=no
 """
 
 
@@ -106,7 +110,8 @@ class Machine:
             [
                 "sh",
                 "-c",
-                f'echo $$ >{self.group}/cgroup.procs; exec unshare -m -p -f -C -i -u -n --kill-child sh -c "$0"',
+                f"echo $$ >{self.group}/cgroup.procs; exec unshare -m -p -f -C -i -u -n "
+                '--kill-child sh -c "$0"',
                 script,
             ],
             stdin=subprocess.DEVNULL,
@@ -316,7 +321,7 @@ def test_a_host_of_the_machine_for_an_account(machine: Machine) -> None:
 def test_a_relay_of_the_machine_has_its_certificate_from_the_manager_and_root_makes_its_tokens(
     machine: Machine, tmp_path: Path
 ) -> None:
-    from tests.relay.test_command import certificate
+    from tests.support.commands.certificates import certificate
 
     chain, key = certificate(tmp_path, "relay.example", 1)
     for path in (chain, key):
@@ -328,7 +333,8 @@ def test_a_relay_of_the_machine_has_its_certificate_from_the_manager_and_root_ma
     machine.root(
         "sh",
         "-c",
-        "chmod 755 /etc/relay; chmod 644 /etc/relay/chain.pem; grep -q relay.example /etc/hosts || echo '127.0.0.1 relay.example' >>/etc/hosts",
+        "chmod 755 /etc/relay; chmod 644 /etc/relay/chain.pem; grep -q relay.example /etc/hosts || "
+        "echo '127.0.0.1 relay.example' >>/etc/hosts",
     )
     hf = (sys.executable, "-m", "holdfast")
     done = machine._inside(

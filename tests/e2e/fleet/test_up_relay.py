@@ -1,4 +1,7 @@
-"""`up` also starts a relay of this installation: one, apart, at an address that stays; `down` stops it; whatever is wrong with it, the host is up."""
+"""`up` also starts one relay of this installation, as a separate process at a permanent address.
+
+`down` stops the relay. No fault of the relay keeps the host down.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, alive, eventually, installation
 
-from holdfast.testing.relays import RelayProcess
+from tests.support.installation import Installation, alive, eventually, installation
+from tests.support.relays import RelayProcess
 
 
 def free_port() -> int:
@@ -52,7 +55,7 @@ def relays(hf: Installation) -> list[int]:
     ]
 
 
-def test_up_starts_it_once_registers_the_host_and_down_stops_both(
+def test_up_starts_the_relay_once_registers_the_host_and_down_stops_both(
     hf: Installation, port: int, tmp_path: Path
 ) -> None:
     first = up(hf)
@@ -92,11 +95,11 @@ def test_up_starts_it_once_registers_the_host_and_down_stops_both(
         and again["relay"]["state"] == "registered"
         and again["relay"]["pid"] != relay["pid"]
     )
-    assert "its relay is stopped, too" in hf.ok("down").out
+    assert "its relay is stopped too" in hf.ok("down").out
     assert hf.ok("down", "--json").json == {"pid": None, "sessions": None, "relay": None}
 
 
-def test_from_another_home_through_it(
+def test_another_home_reaches_the_machine_through_the_relay(
     hf: Installation, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     up(hf)
@@ -110,13 +113,13 @@ def test_from_another_home_through_it(
         typed = hf.ok("invite", "--rights", "read", "--no-wait", "--json").records[0]
         assert here.ok("join", made["url"], "--as", "ann", env={"HOLDFAST_AS": ""}).out.endswith(
             f"\n  holdfast attach {joined['as']}/\n"
-        ), "who is meant is clear"
+        ), "the identity is unambiguous"
         eventually(
             lambda: (
                 here.cli("join", typed["code"], "--relay", typed["relays"][0], "--as", "bob").rc
                 == 0
             ),
-            "the host waits there for who types the code",
+            "the host waits there for the user of the code",
         )
         hf.ok("down")
         assert here.attempt("ls", f"{joined['as']}/").rc == 5
@@ -126,7 +129,7 @@ def test_from_another_home_through_it(
         )
 
 
-def test_a_token_that_it_does_not_know_any_more_is_replaced(hf: Installation) -> None:
+def test_a_token_that_the_relay_no_longer_knows_is_replaced(hf: Installation) -> None:
     up(hf)
     [token] = hf.ok("relay", "token", "ls", "--json").json
     hf.ok("relay", "token", "revoke", token["id"])
@@ -149,7 +152,7 @@ def test_a_relay_that_was_killed_is_started_again_where_it_was(hf: Installation)
     assert relays(hf) == [after["pid"]]
 
 
-def test_a_host_that_is_started_by_others_starts_no_relay(hf: Installation) -> None:
+def test_a_host_that_is_not_started_by_up_starts_no_relay(hf: Installation) -> None:
     hf.ls()
     assert not relays(hf)
     relay = up(hf)["relay"]
@@ -162,9 +165,9 @@ def test_a_host_that_is_started_by_others_starts_no_relay(hf: Installation) -> N
 def test_many_up_at_once_start_one(hf: Installation) -> None:
     many = [hf.start("up", "--detach", "--json") for _ in range(4)]
     said = [json.loads(one.communicate(timeout=120)[0]) for one in many]
-    assert len({one["relay"]["pid"] for one in said}) == 1 and {
-        one["relay"]["state"] for one in said
-    } == {"registered"}
+    told = [one["relay"] for one in said]
+    assert {one["state"] for one in told} == {"registered"}, told
+    assert len({one["pid"] for one in told}) == 1, told
     eventually(lambda: relays(hf) == [said[0]["relay"]["pid"]], "one relay")
 
 
@@ -179,7 +182,7 @@ def test_a_taken_port_is_passed_over_and_the_one_taken_instead_is_remembered(
         hf.ok("down")
     second = up(hf)["relay"]
     assert second["url"] == first["url"], (
-        "also when the other would be free again: whoever was paired has this address"
+        "also when the other port is free again: paired clients have this address"
     )
     hf.ok("down")
     moved = free_port()
@@ -202,7 +205,7 @@ def test_turned_off_in_the_configuration(hf: Installation, port: int) -> None:
 
 
 @pytest.mark.parametrize("broken", ["listen", "directory", "library"])
-def test_if_it_does_not_come_up_the_host_is_up_all_the_same(
+def test_a_relay_that_does_not_start_does_not_keep_the_host_down(
     hf: Installation, broken: str, tmp_path: Path
 ) -> None:
     env = None
@@ -220,8 +223,8 @@ def test_if_it_does_not_come_up_the_host_is_up_all_the_same(
         env = {"PYTHONPATH": f"{tmp_path / 'broken'}:{hf.env['PYTHONPATH']}"}
     done = hf.cli("up", "--detach", env=env)
     assert done.rc == 0 and " is up" in done.out, done
-    [line] = [line for line in done.out.splitlines() if line.startswith("its relay is not: ")]
-    assert {"listen": "loopback", "directory": "can be reached by others", "library": "websockets"}[
+    [line] = [line for line in done.out.splitlines() if line.startswith("its relay is not up: ")]
+    assert {"listen": "loopback", "directory": "other users can reach", "library": "websockets"}[
         broken
     ] in line
     body = hf.cli("up", "--detach", "--json", env=env).json
@@ -229,7 +232,7 @@ def test_if_it_does_not_come_up_the_host_is_up_all_the_same(
     assert hf.ok("ls").rc == 0 and not relays(hf)
 
 
-def test_who_may_not_ask_starts_it_all_the_same_and_says_no_more_than_it_knows(
+def test_up_by_a_reader_starts_the_relay_and_reports_its_state_as_unknown(
     hf: Installation,
 ) -> None:
     hf.ls()
@@ -238,7 +241,7 @@ def test_who_may_not_ask_starts_it_all_the_same_and_says_no_more_than_it_knows(
     found = hf.ok("--as", "bob", "up", "--detach", "--json").json["relay"]
     assert found["url"] and found["state"] == "unknown" and found["why"]
     assert f"its relay is at {found['url']}\n" in hf.ok("--as", "bob", "up", "--detach").out
-    assert not hf.ok("host", "ls", "--json").json["relays"], "that is for who may"
+    assert not hf.ok("host", "ls", "--json").json["relays"], "that needs the right"
     assert up(hf)["relay"]["state"] == "registered"
 
 
@@ -262,12 +265,12 @@ def test_one_that_was_started_otherwise_is_used_and_left_alone(hf: Installation)
             "registered",
         )
         said = hf.ok("down").out
-        assert "goes on" in said and relay.process.poll() is None
+        assert "keeps running" in said and relay.process.poll() is None
     (hf.home / "relay.log").unlink(missing_ok=True)
 
 
-def test_an_upgrade_replaces_it_with_the_host(hf: Installation, tmp_path: Path) -> None:
-    """In place, as an installer does it: the release is in one file."""
+def test_an_upgrade_replaces_the_relay_with_the_host(hf: Installation, tmp_path: Path) -> None:
+    """In place, as an installer does: the release is in one file."""
     code = tmp_path / "code"
     shutil.copytree(
         Path(hf.env["PYTHONPATH"]) / "holdfast",

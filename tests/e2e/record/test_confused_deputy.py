@@ -1,9 +1,11 @@
-"""The confused deputy, each time as a real session with two operators: eve stages, bob trips over it (P3, P4).
+"""The confused deputy in real sessions with two operators: eve stages, bob triggers (P3, P4).
 
-For each trap: a policy can refuse it, and is told before, so that nothing of it happens; without such a policy the record of what bob triggered names eve, with the kind and the name of
-what she shaped. What bob staged himself is nobody else's and is not refused. An agent is asked by the built-in policy. At exec depth the same holds for programs that nobody typed.
+For each trap: a policy is asked before and can refuse, so that the trap has no effect. Without such
+a policy the record of bob's act names eve, with the kind and the name of the state that she shaped.
+State that bob staged himself names no other operator and is not refused. An agent is asked by the
+built-in policy. At exec depth the same holds for programs that no operator typed.
 
-What cannot be seen is here as well: there the record says `unknown`, and never only bob.
+Invisible state is tested as well: there the record says `unknown`, and never only bob.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, eventually, installation
-from tests.e2e.test_commands import the_error
-from tests.host.ordinary_user import ordinary_user
 
-from holdfast.host.parse import find_shfmt
-from holdfast.testing.kernel import silent_about_files, silent_about_processes
+from holdfast.host.policy.shfmt import find_shfmt
+from tests.support.commands.results import the_error
+from tests.support.installation import Installation, eventually, installation
+from tests.support.kernel import silent_about_files, silent_about_processes
+from tests.support.ordinary_user import ordinary_user
 
 DEFAULT = 'version = 1\nextends = "default"\n'
 RULE = """[[rule]]
@@ -46,19 +48,23 @@ pytestmark = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Trap:
-    """In a directory `{d}` of its own: what is staged there, what trips over it, and of what kind and name that is. Each leaves the file `sprung` behind when it runs."""
+    """In a directory `{d}`: the staged state, the trigger, and kind and name of the state.
+
+    Each leaves the file `sprung` behind when it runs.
+    """
 
     stage: str
     trigger: str
     kind: str
     name: str
-    before: str = ""  # what bob had made, before
+    before: str = ""  # made by bob before
     needs: str = ""  # a program that not every machine has
 
 
 TRAPS = {
     "path": Trap(
-        "mkdir bin; printf '#!/bin/sh\\ntouch {d}/sprung\\n' >bin/frobnicate; chmod +x bin/frobnicate; PATH={d}/bin:$PATH",
+        "mkdir bin; printf '#!/bin/sh\\ntouch {d}/sprung\\n' >bin/frobnicate; "
+        "chmod +x bin/frobnicate; PATH={d}/bin:$PATH",
         "frobnicate",
         "path",
         "{d}/bin",
@@ -94,7 +100,8 @@ TRAPS = {
         before="printf '#!/bin/sh\\n' >tool; chmod +x tool",
     ),
     "git hook": Trap(
-        "printf '#!/bin/sh\\ntouch {d}/sprung\\n' >.git/hooks/pre-commit; chmod +x .git/hooks/pre-commit",
+        "printf '#!/bin/sh\\ntouch {d}/sprung\\n' >.git/hooks/pre-commit; "
+        "chmod +x .git/hooks/pre-commit",
         "git -c user.name=b -c user.email=b@b commit -q --allow-empty -m x",
         "file",
         "{d}/.git/hooks/pre-commit",
@@ -109,7 +116,7 @@ TRAPS = {
         needs="make",
     ),
 }
-# the same for programs that bob did not type: how he comes to them, and what he made for that
+# The same for programs that bob did not type: how he starts them, and the state he made for that
 WAYS = {
     "script": ("bash mine.sh", "echo ./tool >mine.sh"),
     "sh -c": ("sh -c ./tool", ""),
@@ -148,7 +155,7 @@ def refusing(hf: Installation, when: str, who: str = "bob") -> None:
 
 
 def place(hf: Installation, name: str, *how: str) -> Path:
-    """A directory of its own, with a session in it."""
+    """A directory with a session in it."""
     d = hf.user / name.replace(" ", "-")
     d.mkdir()
     hf.new(d.name, *how, "--cwd", str(d), "--", "bash")
@@ -161,7 +168,7 @@ def run(hf: Installation, session: str, who: str, text: str) -> None:
 
 
 def run_any(hf: Installation, session: str, who: str, text: str) -> str:
-    """Whatever becomes of it; and what it printed."""
+    """Run a command with any outcome; return its output."""
     out = hf.cli("--as", who, "run", session, "--", text).out
     hf.quick("--as", who, "turn", session, "release")
     return out
@@ -172,7 +179,10 @@ def log(hf: Installation, session: str) -> list[dict[str, Any]]:
 
 
 def last(hf: Installation, session: str, who: str, text: str | None) -> dict[str, Any]:
-    """The record of what they intended. None: what a program read that hides what is typed, as every line editor does."""
+    """The record of the operator's intent.
+
+    None: a program read the line without echo, as every line editor does.
+    """
     return [
         e
         for e in log(hf, session)
@@ -192,7 +202,10 @@ def shaped(entry: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def by_eve(found: list[str]) -> bool:
-    """She is named, and nobody else. Where nobody is told who writes files, a file that is read may be anybody's, too."""
+    """Whether eve is named, and no other operator.
+
+    Where the kernel does not report file writers, a file may also be of an unknown writer.
+    """
     return found == ["eve"] or (bool(SILENT) and found == ["eve", "unknown"])
 
 
@@ -208,7 +221,7 @@ def needs(trap: Trap, d: Path) -> None:
 
 
 def stage(hf: Installation, d: Path, trap: Trap, who: str) -> None:
-    """And takes away what it left behind when whoever staged it went on: a hook acts on them, too."""
+    """Stage the trap, and remove the effect it had on its own author: a hook acts on them too."""
     needs(trap, d)
     run(hf, d.name, "bob", trap.before or "true")
     run(hf, d.name, who, trap.stage.format(d=d))
@@ -216,11 +229,11 @@ def stage(hf: Installation, d: Path, trap: Trap, who: str) -> None:
     (d / "sprung").unlink(missing_ok=True)
 
 
-# ---------------------------------------------------------------- what is typed
+# ---------------------------------------------------------------- typed lines
 
 
 @pytest.mark.parametrize("case", TRAPS)
-def test_p3_who_staged_it_is_named_and_the_gate_is_told_before(
+def test_p3_the_author_of_a_trap_is_named_and_the_gate_is_told_before(
     house: Installation, case: str
 ) -> None:
     trap, d = TRAPS[case], place(house, case)
@@ -237,7 +250,7 @@ def test_p3_who_staged_it_is_named_and_the_gate_is_told_before(
         e
         for e in events(house, d.name, "originators.foreign", "gate.refused")
         if e["operator"] == "bob"
-    ]  # eve may have touched what is bob's
+    ]  # eve may have touched bob's files
     assert (
         [e["event"] for e in told] == ["originators.foreign", "gate.refused"]
         and told[0]["originators"] == ["eve"]
@@ -252,7 +265,7 @@ def test_p3_who_staged_it_is_named_and_the_gate_is_told_before(
     assert (
         len(refused) == 1 and by_eve(refused[0]["originators"]) and not (d / "sprung").exists()
     ), refused
-    policy(house, DEFAULT)  # people are not asked: he runs into it, and it is known whose it was
+    policy(house, DEFAULT)  # people are not asked: bob triggers the trap, and its author is known
     run(house, d.name, "bob", trap.trigger)
     eventually((d / "sprung").exists, "it to happen")
     entry = last(house, d.name, "bob", trap.trigger)
@@ -262,7 +275,7 @@ def test_p3_who_staged_it_is_named_and_the_gate_is_told_before(
 
 
 def guessed(hf: Installation, d: Path, trap: Trap) -> None:
-    """Nobody is told who writes files: then it is eve, perhaps, or unknown; and never only bob."""
+    """Without reports of file writers the author is perhaps eve, or unknown, and never only bob."""
     run(hf, d.name, "bob", trap.trigger)
     entry = last(hf, d.name, "bob", trap.trigger)
     of_file = [one for one in entry["facts"]["shaped"] if one["name"] == trap.name.format(d=d)]
@@ -274,7 +287,7 @@ def guessed(hf: Installation, d: Path, trap: Trap) -> None:
 
 
 @pytest.mark.parametrize("case", TRAPS)
-def test_p3_what_one_staged_oneself_is_nobody_elses(house: Installation, case: str) -> None:
+def test_p3_state_of_the_actor_names_no_other_operator(house: Installation, case: str) -> None:
     trap, d = TRAPS[case], place(house, f"own {case}")
     stage(house, d, trap, "bob")
     refusing(house, f'shaped = ["{trap.kind}"], shaped_by = ["eve", "others"]')
@@ -293,7 +306,7 @@ def test_p3_half_a_line_that_another_completes(house: Installation) -> None:
     house.quick("--as", "eve", "send", "half", f"touch {d}/sprung; echo one")
     eventually(
         lambda: re.search("echo ?one", house.screen("half").replace("\n", "")),
-        "the shell to have read it: what nobody has read is discarded when the turn is seized",
+        "the shell to have read the line: a seize discards unread input",
     )
     house.quick("--as", "bob", "seize", "half")
     refusing(house, 'shaped = ["line"], shaped_by = ["eve"]')
@@ -309,12 +322,12 @@ def test_p3_half_a_line_that_another_completes(house: Installation) -> None:
     eventually((d / "sprung").exists, "it to happen")
     entry = last(house, "half", "bob", " two")
     assert entry["originators"] == ["eve", "unknown"] and ("line", "", "eve") in shaped(entry), (
-        "with something on the line nobody knows for certain what Enter submits"
+        "with text on the line the submitted text is uncertain"
     )
     house.end("half")
 
 
-def test_p5_a_loop_left_running_is_hers_and_what_another_wrote_for_it_is_his(
+def test_p5_a_background_loop_is_of_its_starter_and_its_script_of_the_writer(
     house: Installation,
 ) -> None:
     d = place(house, "loop")
@@ -322,7 +335,8 @@ def test_p5_a_loop_left_running_is_hers_and_what_another_wrote_for_it_is_his(
         house,
         "loop",
         "eve",
-        "mkfifo tick tock; true >job.sh; (while read x <tick; do sh ./job.sh; echo $? >tock; done) &",
+        "mkfifo tick tock; true >job.sh; (while read x <tick; do sh ./job.sh; echo $? >tock; "
+        "done) &",
     )
     run(house, "loop", "bob", f"echo 'touch {d}/sprung' >job.sh")
     members = json.loads(house.quick("graph", "loop", "--json"))["processes"]
@@ -355,10 +369,10 @@ def test_p5_a_loop_left_running_is_hers_and_what_another_wrote_for_it_is_his(
 
 
 @pytest.mark.parametrize("how", ["run", "line", "hand"])
-def test_p3_what_one_reads_in_of_a_file_that_another_wrote_is_also_theirs(
+def test_p3_state_sourced_from_a_file_also_names_the_writer_of_the_file(
     house: Installation, how: str
 ) -> None:
-    """Else whoever wants to be nobody has another `source` it."""
+    """Otherwise an attacker would stay anonymous by letting another operator `source` the file."""
     d = place(house, f"read in {how}")
     run(house, d.name, "bob", "echo \"alias harmless='true'\" >own.sh; . ./own.sh")
     run(house, d.name, "eve", f"echo \"alias deploy='touch {d}/sprung'\" >env.sh")
@@ -383,7 +397,7 @@ def test_p3_what_one_reads_in_of_a_file_that_another_wrote_is_also_theirs(
     ), entry
     run(house, d.name, "tester", "deploy")
     assert {"bob"} < set(last(house, d.name, "tester", "deploy")["originators"]), (
-        "and not only who read it in"
+        "and not only the operator that sourced it"
     )
     run(house, d.name, "bob", "harmless")
     assert SILENT or last(house, d.name, "bob", "harmless")["originators"] == [], (
@@ -471,7 +485,7 @@ def refused_exec(hf: Installation, d: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_p4_a_program_that_nobody_typed_is_refused_too(deep: Installation, way: str) -> None:
+def test_p4_a_program_that_no_operator_typed_is_refused_too(deep: Installation, way: str) -> None:
     text, before = WAYS[way]
     d = tool(deep, f"way {way}")
     run(deep, d.name, "bob", before or "true")
@@ -484,7 +498,7 @@ def test_p4_a_program_that_nobody_typed_is_refused_too(deep: Installation, way: 
 
 
 def test_p4_typed_by_hand_on_an_attached_terminal(deep: Installation) -> None:
-    """No line is judged there: it is the program that is."""
+    """No line is judged there; the program is."""
     d = tool(deep, "byhand")
     deep.wait("byhand", "idle")
     terminal = deep.attach("byhand", "--as", "bob")
@@ -513,10 +527,13 @@ def test_p4_state_that_another_shaped_counts_for_every_program(
 
 
 @pytest.mark.parametrize("case", ["hook", "trap"])
-def test_p4_a_program_that_a_hook_or_a_trap_starts_names_who_left_it(
+def test_p4_a_program_started_by_a_hook_or_trap_names_its_author(
     house: Installation, case: str
 ) -> None:
-    """It may be bob's own as well, as far as the kernel tells: so she is named as perhaps, and a rule about what she left has to ask, or to refuse the line."""
+    """As far as the kernel tells, the program may be bob's own as well.
+
+    So eve is named as perhaps, and a rule about her state has to ask, or to refuse the line.
+    """
     d = place(house, f"deep {case}", "--contained" if os.getuid() else "--plain")
     stage(house, d, TRAPS[case], "eve")
     policy(
@@ -532,7 +549,7 @@ def test_p4_a_program_that_a_hook_or_a_trap_starts_names_who_left_it(
     house.end(d.name)
 
 
-# ---------------------------------------------------------------- what cannot be seen
+# ---------------------------------------------------------------- invisible state
 
 
 def test_p3_functions_of_a_posix_shell_are_unknown(house: Installation) -> None:
@@ -553,7 +570,7 @@ def test_p3_functions_of_a_posix_shell_are_unknown(house: Installation) -> None:
         ("python3 -q", ">>>", "evil = 'sprung'", "evil.upper()"),
     ],
 )
-def test_p3_what_is_typed_into_a_program_is_unknown(
+def test_p3_input_typed_into_a_program_is_unknown(
     house: Installation, program: str, prompt: str, defines: str, uses: str
 ) -> None:
     name = program.split()[0] + "inside"
@@ -568,7 +585,7 @@ def test_p3_what_is_typed_into_a_program_is_unknown(
         lambda: (
             "\nsprung" in house.screen(name).lower() or "'sprung'" in house.screen(name).lower()
         ),
-        "what it does",
+        "the action of the program",
     )
     entry = last(house, name, "bob", None)
     assert "unknown" in entry["originators"] and ("shell", "unknown") in [
@@ -590,7 +607,7 @@ def test_p3_a_file_that_no_session_wrote_is_unknown(house: Installation) -> None
 
 
 def test_p3_as_an_ordinary_user(house: Installation) -> None:
-    """The shell's word is the same; who wrote a file is a guess there, and says so."""
+    """The shell's report is the same; the writer of a file is a guess there, and marked as one."""
     with ordinary_user() as user:
         python = user.own_python("pytest", "apsw", "avt")
         done = user.run(

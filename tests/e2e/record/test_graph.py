@@ -1,4 +1,4 @@
-"""`graph`: "is the server still running?" is answered from the kernel (S2), and every process has its act (P5)."""
+"""`graph` answers "is the server still running?" from the kernel (S2), with the acts (P5)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import signal
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, alive, eventually
 
-from holdfast.testing.kernel import silent_about_processes
+from tests.support.commands.graphs import forks_are_reported, process
+from tests.support.installation import Installation, alive, eventually
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -18,37 +18,12 @@ def people(hf: Installation) -> None:
     hf.people("ann", "bob")
 
 
-def graph(hf: Installation, name: str, *args: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(hf.ok("graph", name, "--json", *args).out)
-    return found
-
-
-def process(hf: Installation, name: str, words: str) -> dict[str, Any]:
-    """The one whose command line has these words, once it is there."""
-
-    def look() -> dict[str, Any] | None:
-        return next(
-            (
-                p
-                for p in graph(hf, name)["processes"]
-                if words in " ".join(p["argv"]) and not p["comm"].startswith("hf-")
-            ),
-            None,
-        )
-
-    found = eventually(look, f"a process with {words}")
-    assert found is not None
-    return found
-
-
-def told() -> bool:
-    """Whether the kernel tells of forks here: without, only what is inherited is known."""
-    return not silent_about_processes()
-
-
-def test_s2_a_server_is_found_by_its_port_with_who_started_it(hf: Installation) -> None:
+def test_s2_a_server_is_found_by_its_port_with_its_act(hf: Installation) -> None:
     hf.new("web")
-    code = "import socket; l = socket.create_server(('127.0.0.1', 0)); print(l.getsockname()[1], flush=True); l.accept()"
+    code = (
+        "import socket; l = socket.create_server(('127.0.0.1', 0)); print(l.getsockname()[1], "
+        "flush=True); l.accept()"
+    )
     port = hf.ok(
         "run",
         "web",
@@ -58,19 +33,22 @@ def test_s2_a_server_is_found_by_its_port_with_who_started_it(hf: Installation) 
         f'python3 -c "{code}" >port & while ! [ -s port ]; do sleep 0.02; done; cat port',
     ).out.strip()
     said = hf.ok("graph", "web", "--port", port, "--as", "bob")
-    assert f"127.0.0.1:{port}" in said.out and ("started by ann" in said.out or not told())
+    assert f"127.0.0.1:{port}" in said.out and (
+        "started by ann" in said.out or not forks_are_reported()
+    )
     (listening,) = json.loads(hf.ok("graph", "web", "--port", port, "--json").out)
     server = listening["process"]
     assert (
         server["pid"] == listening["pid"]
         and server["state"] in ("sleeping", "running")
         and server["act"] is not None
-    ) or not told()
+    ) or not forks_are_reported()
     os.kill(server["pid"], signal.SIGKILL)
     gone = eventually(
-        lambda: (r := hf.cli("graph", "web", "--port", port)).rc == 3 and r, "nobody to listen"
+        lambda: r if (r := hf.cli("graph", "web", "--port", port)).rc == 3 else None,
+        "no process to listen",
     )
-    assert gone and f"nobody listens on {port}" in gone.err
+    assert f"nothing listens on {port}" in gone.err
     hf.end("web")
 
 
@@ -91,34 +69,32 @@ def test_p5_each_process_has_the_act_that_started_it_daemons_included(hf: Instal
         process(hf, "work", "sleep 1002"),
         process(hf, "work", "sleep 1003"),
     )
-    if not told():
+    if not forks_are_reported():
         pytest.skip("the kernel does not tell of new processes here")
     assert anns["actor"] == "ann" and bobs["actor"] == daemon["actor"] == "bob"
     assert bobs["act"] == daemon["act"] != anns["act"] and not daemon["on_terminal"]
     assert hf.ok("resolve", anns["act"]).rc == 0, "an act is a reference"
-    assert process(hf, "work", "bash")["actor"] == "tester", "who had the session made"
+    assert process(hf, "work", "bash")["actor"] == "tester", "the spawner of the session"
     out = hf.ok("graph", "work").out
     assert "sleep 1003" in out and "ann" in out and "bob" in out
     hf.end("work")
-    assert not alive(daemon["pid"]), "ending a session ends what escaped, too"
+    assert not alive(daemon["pid"]), "ending a session ends escaped processes, too"
 
 
 def test_p3_a_line_that_two_have_typed_names_both(hf: Installation) -> None:
     hf.ready("line")
     hf.ok("send", "line", "sleep 10", "--as", "ann")
-    hf.wait(
-        "line", "text:sleep 10"
-    )  # the shell has read it: what nobody has read is discarded when the turn is seized
+    hf.wait("line", "text:sleep 10")  # the shell has read the line: a seize discards unread input
     hf.ok("seize", "line", "--as", "bob")
     hf.ok("send", "line", "04 &", "--enter", "--as", "bob")
     found = process(hf, "line", "sleep 1004")
-    if not told():
+    if not forks_are_reported():
         pytest.skip("the kernel does not tell of new processes here")
     assert found["actor"] == "bob" and "ann" in found["originators"]
     hf.end("line")
 
 
-def test_p3_what_is_typed_into_a_shell_in_the_shell_is_its_typists(hf: Installation) -> None:
+def test_p3_processes_of_a_nested_shell_belong_to_its_typist(hf: Installation) -> None:
     hf.new("inner")
     hf.ok("send", "inner", "bash --norc", "--enter", "--as", "ann")
     process(hf, "inner", "--norc")
@@ -126,13 +102,13 @@ def test_p3_what_is_typed_into_a_shell_in_the_shell_is_its_typists(hf: Installat
     hf.ok("seize", "inner", "--as", "bob")
     hf.ok("send", "inner", "sleep 1005 &", "--enter", "--as", "bob")
     found = process(hf, "inner", "sleep 1005")
-    if not told():
+    if not forks_are_reported():
         pytest.skip("the kernel does not tell of new processes here")
     assert found["actor"] == "bob" and "ann" in found["originators"]
     hf.end("inner")
 
 
-def test_s4_the_next_host_knows_who_started_what(hf: Installation) -> None:
+def test_s4_the_next_host_knows_the_act_of_each_process(hf: Installation) -> None:
     hf.new("kept")
     hf.ok("run", "kept", "--as", "ann", "--", "(setsid sleep 1006 >/dev/null 2>&1 &)")
     before = process(hf, "kept", "sleep 1006")
@@ -142,7 +118,7 @@ def test_s4_the_next_host_knows_who_started_what(hf: Installation) -> None:
     )
     os.kill(hf.host_pid, signal.SIGKILL)
     after = process(hf, "kept", "sleep 1006")
-    if not told():
+    if not forks_are_reported():
         pytest.skip("the kernel does not tell of new processes here")
     assert (after["pid"], after["actor"], after["act"]) == (before["pid"], "ann", before["act"])
     hf.end("kept")
@@ -167,7 +143,7 @@ def test_a_session_without_a_shell_and_a_contained_one(hf: Installation) -> None
     hf.end("inside")
 
 
-def test_a_graph_of_what_ended_or_is_not_there_and_for_who_may_not_look(hf: Installation) -> None:
+def test_a_graph_of_an_ended_or_unknown_session_and_without_the_right(hf: Installation) -> None:
     hf.new("over")
     hf.end("over")
     assert hf.cli("graph", "over").rc == 3 and hf.cli("graph", "nothing").rc == 3
@@ -180,7 +156,7 @@ def test_a_graph_of_what_ended_or_is_not_there_and_for_who_may_not_look(hf: Inst
     hf.end("mine", "other")
 
 
-def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_code(
+def test_s2_a_follower_is_told_of_starts_listeners_waits_and_exit_codes(
     hf: Installation,
 ) -> None:
     hf.new("live")
@@ -206,17 +182,22 @@ def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_c
     assert until("started", pid=hf.get("live")["pid"])["was"] is True, "it was there before"
     hf.ok("run", "live", "--as", "ann", "--", "(sleep 1010; exit 7) & true")
     pid = process(hf, "live", "sleep 1010")["pid"]
-    assert until("started", pid=pid, was=False)["actor"] == "ann" or not told()
+    assert until("started", pid=pid, was=False)["actor"] == "ann" or not forks_are_reported()
     os.kill(pid, signal.SIGTERM)
     gone, began = until("exited", pid=pid), until("started", pid=pid)
-    assert gone["signal"] == (15 if told() else None) and (gone["actor"], gone["act"]) == (
+    assert gone["signal"] == (15 if forks_are_reported() else None) and (
+        gone["actor"],
+        gone["act"],
+    ) == (
         began["actor"],
         began["act"],
     )
-    if told():
+    if forks_are_reported():
         until("exited", exit_code=7)
         hf.ok("run", "live", "--as", "ann", "--", "sh -c 'exit 9'; true")
-        assert until("exited", exit_code=9)["actor"] == "ann", "also of what lived for a moment"
+        assert until("exited", exit_code=9)["actor"] == "ann", (
+            "also of a process that lived for a moment"
+        )
     assert (
         hf.cli("graph", "live", "--follow", "--port", "3000").rc == 2
         and hf.cli("graph", "live", "--follow", "--files").rc == 2
@@ -233,7 +214,8 @@ def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_c
         "run",
         "live",
         "--",
-        "python3 -c \"import socket; l = socket.create_server(('127.0.0.1', 0)); l.accept()\" & true",
+        "python3 -c \"import socket; l = socket.create_server(('127.0.0.1', 0)); "
+        'l.accept()" & true',
     )
     port = until("listening", kind="tcp")
     os.kill(port["pid"], signal.SIGKILL)
@@ -242,12 +224,12 @@ def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_c
     assert follower.wait(timeout=120) == 0
 
 
-def test_a6_who_takes_over_is_shown_what_runs_and_who_started_it(hf: Installation) -> None:
+def test_a6_a_new_holder_is_shown_running_processes_with_their_authors(hf: Installation) -> None:
     hf.new("taken")
     hf.ok("run", "taken", "--as", "ann", "--", "sleep 1011 & (setsid sleep 1012 >/dev/null 2>&1 &)")
     process(hf, "taken", "sleep 1011")
     process(hf, "taken", "sleep 1012")
-    if not told():
+    if not forks_are_reported():
         pytest.skip("the kernel does not tell of new processes here")
     seized = hf.ok("seize", "taken", "--as", "bob", "--json").json
     jobs = {job["command"]: job for job in seized["inherits"]["jobs"]}

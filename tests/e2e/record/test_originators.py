@@ -1,4 +1,7 @@
-"""Confused deputies (P3): one operator shapes the shell, another runs into it. The record names both, the gate is told before, and a policy can refuse."""
+"""Confused deputies (P3): one operator shapes the shell, another runs into the shaped state.
+
+The record names both, the gate is told before, and a policy can refuse.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.e2e.harness import DEADLINE_S, Installation, eventually, installation
 
-from holdfast.testing.kernel import silent_about_processes
+from tests.support.installation import DEADLINE_S, Installation, eventually, installation
+from tests.support.kernel import silent_about_files, silent_about_processes
 
 POLICY = """
 version = 1
@@ -50,7 +53,7 @@ def run(hf: Installation, session: str, who: str, text: str) -> str:
 
 
 def last(hf: Installation, session: str, who: str, text: str | None = None) -> dict[str, Any]:
-    """The record of what they intended last."""
+    """The record of the operator's last intent."""
     found: dict[str, Any] = [
         e
         for e in hf.ok("log", session, "--json").records
@@ -74,7 +77,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_p3_what_one_staged_and_another_ran_into_names_both(house: Installation, case: str) -> None:
+def test_p3_an_act_on_the_state_of_another_operator_names_both(
+    house: Installation, case: str
+) -> None:
     staged, text, (kind, name) = CASES[case]
     name = name.replace("{user}", str(house.user))
     house.new(case, "--cwd", str(house.user), "--", "bash")
@@ -94,7 +99,7 @@ def test_p3_what_one_staged_and_another_ran_into_names_both(house: Installation,
     free(house, case)
     refused = house.cli(
         "--as", "carl", "run", case, "--", text
-    )  # the gate is told before anything happens, and a rule can refuse
+    )  # the gate is told before any effect, and a rule can refuse
     assert refused.rc != 0 and "eve made it so" in refused.err, refused
     assert "eve's" in house.ok("log", case).out
     verified = json.loads(house.ok("log", "verify", case, "--json").out)
@@ -103,7 +108,7 @@ def test_p3_what_one_staged_and_another_ran_into_names_both(house: Installation,
 
 
 @pytest.mark.parametrize("case", ["alias", "function", "path", "variable", "cwd", "hook"])
-def test_p3_zsh_says_it_too(house: Installation, case: str) -> None:
+def test_p3_zsh_reports_the_same_state(house: Installation, case: str) -> None:
     staged, text, (kind, name) = CASES[case]
     if case == "hook":
         staged, name = "precmd() { true; }", "precmd"
@@ -120,8 +125,10 @@ def test_p3_zsh_says_it_too(house: Installation, case: str) -> None:
     house.end("z" + case)
 
 
-def test_p3_a_posix_shell_says_what_it_can_and_the_rest_is_unknown(house: Installation) -> None:
-    """It cannot list functions, so something is unknown of every command; and nothing at a prompt."""
+def test_p3_a_posix_shell_reports_part_of_its_state_and_the_rest_is_unknown(
+    house: Installation,
+) -> None:
+    """dash cannot list functions, so every command has unknown state; a prompt has none."""
     house.new("dash", "--", "dash")
     run(house, "dash", "eve", "alias ls='echo evil'")
     run(house, "dash", "bob", "ls")
@@ -133,7 +140,7 @@ def test_p3_a_posix_shell_says_what_it_can_and_the_rest_is_unknown(house: Instal
     house.ok("--as", "eve", "send", "dash", "alias pwd='echo evil'; echo d''one", "--enter")
     eventually(lambda: "\ndone" in house.screen("dash"), "the typed line")
     run(house, "dash", "bob", "pwd")
-    assert "what the shell said of itself could not be read" in [
+    assert "the state that the shell reported could not be read" in [
         s["name"] for s in last(house, "dash", "bob")["facts"]["shaped"] if s["actor"] == "unknown"
     ]
     house.end("dash")
@@ -142,7 +149,7 @@ def test_p3_a_posix_shell_says_what_it_can_and_the_rest_is_unknown(house: Instal
 def test_p3_a_directory_that_cannot_be_written_is_unknown_and_never_stale(
     house: Installation,
 ) -> None:
-    """What the shell cannot say is not taken from what it said before."""
+    """State that the shell cannot report is not taken from an earlier report."""
     house.new("full", "--", "bash")
     run(house, "full", "bob", "true")
     for slot in house.home.glob(f"run/s/{house.get('full')['id']}/shape.*"):
@@ -154,7 +161,7 @@ def test_p3_a_directory_that_cannot_be_written_is_unknown_and_never_stale(
     house.end("full")
 
 
-def test_p3_half_a_line_that_another_completes_names_who_began_it(house: Installation) -> None:
+def test_p3_a_line_completed_by_another_operator_names_its_beginner(house: Installation) -> None:
     house.new("half", "--", "bash")
     run(house, "half", "bob", "true")
     free(house, "half")
@@ -168,7 +175,7 @@ def test_p3_half_a_line_that_another_completes_names_who_began_it(house: Install
     house.end("half")
 
 
-def test_p3_the_host_dies_between_and_what_was_shaped_is_still_known_or_unknown(
+def test_p3_after_a_host_kill_the_authors_are_still_known_or_unknown(
     house: Installation,
 ) -> None:
     house.new("kill", "--cwd", str(house.user), "--", "bash")
@@ -203,7 +210,7 @@ def test_p3_the_host_dies_while_it_is_shaped_and_never_only_the_trigger_is_named
     house.end("mid")
 
 
-def test_p3_what_was_written_down_is_known_to_the_next_host(house: Installation) -> None:
+def test_p3_stored_authors_are_known_to_the_next_host(house: Installation) -> None:
     house.new("next", "--cwd", str(house.user), "--", "bash")
     run(house, "next", "bob", "true")
     run(
@@ -226,7 +233,7 @@ def test_p3_what_was_written_down_is_known_to_the_next_host(house: Installation)
     house.end("next")
 
 
-def test_a6_whoever_takes_over_is_shown_what_the_shell_was_made_into(house: Installation) -> None:
+def test_a6_a_new_holder_is_shown_the_changes_to_the_shell(house: Installation) -> None:
     house.new("over", "--cwd", str(house.user), "--", "bash")
     run(house, "over", "bob", "true")
     run(house, "over", "eve", "alias ls='echo evil'; cd evil; PATH=$PWD:$PATH")
@@ -242,7 +249,7 @@ def test_a6_whoever_takes_over_is_shown_what_the_shell_was_made_into(house: Inst
     house.end("over")
 
 
-def test_p4_an_agent_is_asked_about_what_another_made_of_it_and_shown_it(
+def test_p4_an_agent_is_asked_about_foreign_state_and_shown_it(
     house: Installation,
 ) -> None:
     house.new("ask", "--contained", "--cwd", str(house.user), "--", "bash")
@@ -265,7 +272,9 @@ def test_p4_an_agent_is_asked_about_what_another_made_of_it_and_shown_it(
     house.end("ask")
 
 
-def test_p3_a_line_typed_by_hand_names_who_shaped_what_it_touches(house: Installation) -> None:
+def test_p3_a_line_typed_by_hand_names_the_authors_of_the_state_it_uses(
+    house: Installation,
+) -> None:
     house.new("hand", "--cwd", str(house.user), "--", "bash")
     run(house, "hand", "bob", "true")
     run(house, "hand", "eve", "alias ls='echo evil'")
@@ -285,11 +294,14 @@ def test_p3_a_line_typed_by_hand_names_who_shaped_what_it_touches(house: Install
     house.end("hand")
 
 
+@pytest.mark.skipif(
+    bool(silent_about_files()), reason="the kernel does not report file writers to this user"
+)
 @pytest.mark.parametrize("end", ["\r", "\n", "\rtrue"])
-def test_p3_a_line_typed_by_hand_names_who_wrote_the_file_that_it_runs(
+def test_p3_a_line_typed_by_hand_names_the_writer_of_the_file_it_runs(
     house: Installation, end: str
 ) -> None:
-    """However it is entered, and though nothing of the shell itself is another's."""
+    """With any way to enter the line, and though the shell itself has no foreign state."""
     house.new("file", "--cwd", str(house.user), "--", "bash")
     run(house, "file", "eve", "echo 'echo wri''tten' > typed.sh")
     free(house, "file")
@@ -333,7 +345,7 @@ def test_p5_a_process_has_the_originators_of_its_act(house: Installation) -> Non
     house.end("proc")
 
 
-def test_p4_an_agent_is_not_asked_about_what_it_does_not_touch(house: Installation) -> None:
+def test_p4_an_agent_is_not_asked_about_state_it_does_not_use(house: Installation) -> None:
     house.new("calm", "--contained", "--cwd", str(house.user), "--", "bash")
     run(house, "calm", "eve", "alias other='echo evil'; other2() { echo evil; }")
     assert run(house, "calm", "bot", "y=1; echo $y") == "1\n"
@@ -357,7 +369,10 @@ def test_p3_a_variable_that_the_maker_set_is_the_makers(house: Installation) -> 
 
 
 def forged(hf: Installation, name: str, layout: str, code: str) -> None:
-    """A session in which a program of eve's does this to the files in which the shell says what it is made of; it has been through all of them."""
+    """A session in which a program of eve attacks the files by which the shell reports its state.
+
+    The program has been through all of them.
+    """
     hf.new(name, layout, "--cwd", str(hf.user), "--", "bash")
     run(hf, name, "bob", "true")
     (hf.user / "forge.py").write_text(code)
@@ -386,14 +401,15 @@ while True:
 """
 
 
-def test_p3_what_zsh_shows_of_itself_is_nobodys_doing(house: Installation) -> None:
+def test_p3_internal_state_of_zsh_has_no_author(house: Installation) -> None:
     house.new("views", "--cwd", str(house.user), "--", "zsh")
     run(house, "views", "bob", "true")
     run(
         house,
         "views",
         "eve",
-        "echo ${#functions} ${#galiases} ${#saliases} ${#commands} ${#history} ${#jobstates} ${#dirstack} ${#modules} ${#parameters} >/dev/null",
+        "echo ${#functions} ${#galiases} ${#saliases} ${#commands} ${#history} ${#jobstates} "
+        "${#dirstack} ${#modules} ${#parameters} >/dev/null",
     )
     run(house, "views", "bob", "env true")
     assert last(house, "views", "bob", "env true")["originators"] == [], last(
@@ -404,10 +420,10 @@ def test_p3_what_zsh_shows_of_itself_is_nobodys_doing(house: Installation) -> No
 
 
 @pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root is told who opens a file: docs/originators.md"
+    os.geteuid() != 0, reason="only root is told of opened files: docs/reference/originators.md"
 )
 @pytest.mark.parametrize("layout", ["--plain", "--contained"])
-def test_p3_what_a_program_left_running_writes_in_the_shells_name_is_not_believed(
+def test_p3_a_background_program_cannot_report_in_the_shells_name(
     house: Installation, layout: str
 ) -> None:
     name = f"forged{layout[2:]}"
@@ -479,15 +495,15 @@ def test_p3_a_program_that_keeps_functions_from_being_listed_hides_none(
 ) -> None:
     name = f"unasked{layout[2:]}"
     forged(house, name, layout, UNASKED)
-    run(house, name, "eve", "ls() { echo evil; }")
+    run(house, name, "eve", "id() { echo evil; }")
     for _ in range(3):
-        run(house, name, "bob", "ls")
-        entry = last(house, name, "bob", "ls")
+        run(house, name, "bob", "id")
+        entry = last(house, name, "bob", "id")
         assert "unknown" in entry["originators"] or "eve" in entry["originators"], entry
     run(house, name, "bob", "kill %1; unset -f nothing")
     eventually(
         lambda: (
-            run(house, name, "bob", "ls") and "eve" in last(house, name, "bob", "ls")["originators"]
+            run(house, name, "bob", "id") and "eve" in last(house, name, "bob", "id")["originators"]
         ),
         "it to be known again",
     )
@@ -495,7 +511,7 @@ def test_p3_a_program_that_keeps_functions_from_being_listed_hides_none(
 
 
 @pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root is told who opens a file: docs/originators.md"
+    os.geteuid() != 0, reason="only root is told of opened files: docs/reference/originators.md"
 )
 def test_p3_a_program_that_maps_the_files_while_there_is_no_host_is_not_believed_after(
     house: Installation,
@@ -515,7 +531,8 @@ def test_p3_a_program_that_maps_the_files_while_there_is_no_host_is_not_believed
         "run",
         "held",
         "--",
-        f'until [ -e go ]; do :; done; /usr/bin/python3 forge.py "${{_hfs[dir]}}" {house.host_pid} & echo $!',
+        f'until [ -e go ]; do :; done; /usr/bin/python3 forge.py "${{_hfs[dir]}}" {house.host_pid} '
+        "& echo $!",
     )
     (house.user / "go").touch()
     starting.communicate(timeout=DEADLINE_S)
@@ -544,10 +561,10 @@ def test_p3_a_program_that_maps_the_files_while_there_is_no_host_is_not_believed
     house.end("held")
 
 
-def test_p3_programs_of_a_contained_session_do_not_write_what_the_next_host_believes(
+def test_p3_programs_of_a_contained_session_cannot_forge_files_for_the_next_host(
     house: Installation,
 ) -> None:
-    """Nor does the host write where they say: a link in the session's directory leads it nowhere."""
+    """Nor does the host write where they say: it follows no link in the session's directory."""
     house.new("apart", "--contained", "--cwd", str(house.user), "--", "bash")
     own, victim = house.home / "run" / "s" / house.get("apart")["id"], house.home / "victim"
     victim.write_text("whole")
@@ -565,7 +582,8 @@ def test_p3_programs_of_a_contained_session_do_not_write_what_the_next_host_beli
         house,
         "apart",
         "eve",
-        f"cd {own}; sed -i s/eve/bob/g shaping lineage; for f in begun shaping.new lineage.new; do ln -sfn {victim} $f; done; mkfifo shaping lineage; cd {house.user}; true",
+        f"cd {own}; sed -i s/eve/bob/g shaping lineage; for f in begun shaping.new lineage.new; "
+        f"do ln -sfn {victim} $f; done; mkfifo shaping lineage; cd {house.user}; true",
     )
     free(house, "apart")
     house.ok("--as", "bob", "send", "apart", "echo d''one")

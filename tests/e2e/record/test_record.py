@@ -1,20 +1,25 @@
-"""The record as people meet it: every act is there, signed by whoever did it, and an export verifies without us (P1, P2)."""
+"""The record as people meet it: every act, signed by its actor; an export verifies (P1, P2)."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
-from tests.e2e.harness import DEADLINE_S, Installation, eventually
 
-ROOT = Path(__file__).parents[2]
+from tests.support.commands.results import the_error
+from tests.support.installation import DEADLINE_S, Installation, eventually
+
+ROOT = Path(__file__).parents[3]
 
 
 def log(hf: Installation, session: str) -> list[dict[str, Any]]:
@@ -30,12 +35,12 @@ def acts(entries: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def verified(hf: Installation, session: str, tmp_path: Path) -> None:
-    """By both verifiers, of which one shares no code with the product."""
+    """Verify with both verifiers, of which one shares no code with the product."""
     file = tmp_path / f"{session}.record"
     hf.ok("log", "export", session, str(file))
     assert json.loads(hf.ok("log", "verify", str(file), "--json").out)["ok"] is True
     other = subprocess.run(
-        [sys.executable, str(ROOT / "docs" / "verify_record.py"), str(file)],
+        [sys.executable, str(ROOT / "docs" / "reference" / "verify_record.py"), str(file)],
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -88,7 +93,7 @@ def test_p1_every_act_is_recorded_with_its_actors_signature_and_outcome(
     verified(hf, "acts2", tmp_path)
 
 
-def test_p1_typed_keys_are_ranges_that_their_typist_signs_for_and_what_was_typed_is_nowhere(
+def test_p1_typed_keys_are_recorded_as_signed_ranges_without_their_text(
     hf: Installation, tmp_path: Path
 ) -> None:
     hf.new("typed", "--", "bash")
@@ -177,7 +182,7 @@ def test_p2_acts_across_kills_of_the_host_are_there_once_and_the_record_verifies
     verified(fresh, "kills", tmp_path)
 
 
-def test_p2_what_was_refused_is_recorded_with_the_reason(hf: Installation, tmp_path: Path) -> None:
+def test_p2_a_refused_act_is_recorded_with_the_reason(hf: Installation, tmp_path: Path) -> None:
     hf.new("refusals", "--", "cat")
     hf.people("cat", "dog")
     hf.ok("--as", "cat", "send", "refusals", "mine", "--enter")
@@ -222,7 +227,7 @@ def test_log_says_how_it_is_used(hf: Installation, words: tuple[str, ...]) -> No
     assert hf.attempt(*words).rc in (2, 3)
 
 
-def test_p2_the_machines_own_record_says_who_let_whom_in(
+def test_p2_the_machines_own_record_names_each_admitted_key_and_its_giver(
     fresh: Installation, tmp_path: Path
 ) -> None:
     fresh.people("ann")
@@ -251,8 +256,8 @@ def test_p2_the_machines_own_record_says_who_let_whom_in(
     }
     spawned = next(e for e in asked if e["kind"] == "spawn")
     assert outcomes[spawned["seq"]]["facts"] == {"session": made, "name": "gone"}
-    assert [e["facts"]["asked"] for e in log(fresh, made)] == [spawned["hash"]], (
-        "the session's own record begins with who asked for it"
+    assert log(fresh, made)[0]["facts"]["asked"] == spawned["hash"], (
+        "the session's own record begins with its spawner"
     )
     verified(fresh, "machine", tmp_path)
     said = fresh.ok("log", "machine").out
@@ -264,6 +269,72 @@ def test_p2_the_machines_own_record_says_who_let_whom_in(
         and "PATH" not in said
     )
     assert fresh.attempt("new", "machine", "--no-attach").rc == 4
-    assert [(e["actor"], e["kind"]) for e in log(fresh, made)] == [("tester", "spawn")], (
-        "the record of a session that was forgotten"
-    )
+    left = [(e["actor"], e["kind"]) for e in log(fresh, made)]
+    assert left == [("tester", "spawn"), ("tester", "ended")], "of a session that was forgotten"
+
+
+def test_p2_receipts_reveal_an_act_that_was_cut_off_with_the_machines_key(
+    fresh: Installation, tmp_path: Path
+) -> None:
+    fresh.ready("cut")
+    fresh.quick("run", "cut", "--", "true")
+    fresh.quick("run", "cut", "--", "echo pay 100")
+    before, after = tmp_path / "before.record", tmp_path / "after.record"
+    fresh.quick("log", "export", "cut", str(before))
+    id = fresh.get("cut")["id"]
+    paid = next(e["seq"] for e in log(fresh, "cut") if e["content"] == "echo pay 100")
+    fresh.quick("down")
+    with contextlib.closing(apsw.Connection(str(fresh.home / "state.db"))) as db:
+        for table in ("record", "record_content", "record_open"):
+            db.execute(f"DELETE FROM {table} WHERE session = ? AND seq >= ?", (id, paid))
+        db.execute("DELETE FROM record_heads WHERE session = ?", (id,))
+    fresh.quick("up", "--detach")  # this host signs what is left, and writes on from there
+    fresh.quick("run", "cut", "--", "true")
+    fresh.quick("run", "cut", "--", "true")
+    fresh.quick("log", "export", "cut", str(after))
+    for what in ("cut", str(after)):
+        found = fresh.attempt("log", "verify", what, "--json")
+        assert found.rc == 1 and found.json["receipts"] > 2
+        broken = [f for f in found.json["findings"] if f["level"] == "broken"]
+        assert (broken[0]["code"], broken[0]["seq"]) == ("kept", paid)
+        assert "a kept ack of " in broken[0]["text"] and "rewritten" in broken[0]["text"]
+    assert "BROKEN" in fresh.attempt("log", "verify", "cut").out
+    error = the_error(fresh.attempt("log", "cut", "--json"), 5)
+    assert error["name"] == "contradicted" and f"of entry {paid}" in error["message"]
+    assert fresh.attempt("log", "verify", str(before)).rc == 0, "receipts may be newer than a file"
+    shutil.rmtree(fresh.home / "receipts")
+    assert fresh.attempt("log", "verify", str(after)).rc == 0, "without receipts there is no proof"
+
+
+def test_p2_redaction_is_an_attributed_act_and_the_record_still_verifies(
+    hf: Installation, tmp_path: Path
+) -> None:
+    hf.people("carol")
+    hf.people("reader", rights="read")
+    hf.ready("leaks")
+    hf.quick("run", "leaks", "--", "true s3cret-in-command")
+    leaked = next(e["seq"] for e in log(hf, "leaks") if "s3cret" in (e["content"] or ""))
+    denied = hf.attempt("--as", "reader", "log", "redact", "leaks", str(leaked))
+    assert denied.rc == 4 and "manage" in denied.err
+    told = hf.quick("--as", "carol", "log", "redact", "leaks", str(leaked), "--reason", "a token")
+    assert f"the content of {leaked} is gone" in told
+    entries = {e["seq"]: e for e in log(hf, "leaks")}
+    assert entries[leaked]["content"] is None and entries[leaked]["redacted_by"] == "carol"
+    trace = max(entries.values(), key=lambda e: e["seq"])
+    assert (trace["kind"], trace["actor"], trace["reason"]) == ("redact", "carol", "a token")
+    asked = [e for e in log(hf, "machine") if e["kind"] == "redact"]
+    assert [e["phase"] for e in asked] == ["intent", "outcome"] and asked[0]["actor"] == "carol"
+    assert asked[0]["attestation"] == "actor-signed"
+    assert trace["facts"] == {"seqs": [leaked], "asked": asked[0]["seq"]}
+    shown = hf.quick("log", "leaks")
+    assert "command: (redacted by carol)" in shown
+    assert f"carol (cli) redact: the content of {leaked}" in shown and "s3cret" not in shown
+    assert hf.attempt("log", "redact", "leaks", str(leaked)).rc == 3, "it has no content any more"
+    assert hf.attempt("log", "redact", "leaks", "first").rc == 2
+    export = tmp_path / "leaks.record"
+    hf.quick("log", "export", "leaks", str(export))
+    found = hf.attempt("log", "verify", str(export), "--json").json
+    assert found["ok"] and not [f for f in found["findings"] if f["code"] == "content"]
+    lines = [json.loads(line) for line in export.read_bytes().splitlines()]
+    assert not any(b"s3cret" in base64.b64decode(one.get("content", "")) for one in lines)
+    verified(hf, "machine", tmp_path)

@@ -8,8 +8,9 @@ import re
 import subprocess
 
 import pytest
-from tests.e2e.harness import Installation, alive, eventually, state_of
-from tests.e2e.test_graph import process, told
+
+from tests.support.commands.graphs import forks_are_reported, process
+from tests.support.installation import Installation, alive, eventually, state_of
 
 RULES = """
 version = 1
@@ -52,7 +53,7 @@ def test_p5_one_process_is_signalled_and_its_record_says_which(hf: Installation)
     hf.end("one")
 
 
-def test_p5_a_tree_includes_what_it_started_and_left_behind(hf: Installation) -> None:
+def test_p5_a_tree_includes_orphaned_descendants(hf: Installation) -> None:
     hf.new("tree")
     hf.ok(
         "run",
@@ -62,7 +63,7 @@ def test_p5_a_tree_includes_what_it_started_and_left_behind(hf: Installation) ->
     )
     top = process(hf, "tree", "sh -c")["pid"]
     daemon, child, other = (process(hf, "tree", f"sleep {n}")["pid"] for n in (2003, 2004, 2005))
-    if not told():
+    if not forks_are_reported():
         pytest.skip("the kernel does not tell of new processes here")
     sent = json.loads(hf.ok("signal", "tree", str(top), "KILL", "--tree", "--json").out)["sent"]
     eventually(lambda: gone(top) and gone(daemon) and gone(child), "all of it to end")
@@ -93,7 +94,7 @@ def test_only_processes_of_the_session_and_only_signals_that_exist(hf: Installat
     hf.end("only")
 
 
-def test_a5_it_needs_its_right_and_p4_passes_the_gate(hf: Installation) -> None:
+def test_a5_p4_a_signal_needs_its_right_and_passes_the_gate(hf: Installation) -> None:
     hf.people("watcher", rights="read")
     hf.people("agent", rights="execute", kind="agent")
     hf.people("human", rights="admin")
@@ -123,9 +124,9 @@ def test_a5_it_needs_its_right_and_p4_passes_the_gate(hf: Installation) -> None:
             "the question",
         )
         assert f"pid={first} " in asked[-1]["text"] and " start=" in asked[-1]["text"], (
-            "which process, not only its number, is what is approved"
+            "the approval is for a process, not only for its number"
         )
-        os.kill(first, 9)  # meanwhile it ends, and its pid may become another's
+        os.kill(first, 9)  # meanwhile the process ends, and its pid may be reused
         eventually(lambda: gone(first), "it to end")
         hf.ok(
             "approve", asked[-1]["id"], "--yes", "--binding", asked[-1]["binding"], "--as", "human"
@@ -152,7 +153,7 @@ def test_p5_in_a_contained_session_by_either_pid_and_never_its_init(hf: Installa
     hf.end("walled")
 
 
-def test_a4_nothing_in_a_halted_session_is_continued_by_a_signal(hf: Installation) -> None:
+def test_a4_a_signal_continues_no_process_of_a_halted_session(hf: Installation) -> None:
     hf.new("still")
     hf.ok("run", "still", "--", "sleep 2010 &")
     pid = process(hf, "still", "sleep 2010")["pid"]

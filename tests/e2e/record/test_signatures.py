@@ -1,4 +1,7 @@
-"""docs/signatures.md, executed: each mode that is said to be there now is provoked on a real installation, and its signature is read from `events --json` and `metrics`."""
+"""docs/reference/signatures.md, executed on a real installation.
+
+Each mode of today is provoked, and its signature is read from `events --json` and `metrics`.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, alive, eventually, installation
-from tests.e2e.telemetry import numbers, of, until
 
-from holdfast.core.events import EVENTS, KEYS
+from holdfast.core.session.events import EVENTS, KEYS
+from tests.support.collector import numbers, of, until
+from tests.support.installation import Installation, alive, eventually, installation
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RING = 65_536
 CONFIG = f"[session]\nring_bytes = {RING}\n[turn]\nidle_s = 600\n"
 
@@ -38,7 +41,7 @@ def named(hf: Installation, *names: str) -> list[dict[str, Any]]:
 
 
 def test_o_mode_1_client_disconnect(hf: Installation) -> None:
-    """Killed at any byte: the same processes, the state advanced, and what was missed said by its range."""
+    """Killed at any byte: the same processes, advanced state, and the missed range stated."""
     made = hf.ready("work")
     before = numbers(hf)
     first = hf.attach("work")
@@ -74,7 +77,7 @@ def test_o_mode_1_client_disconnect(hf: Installation) -> None:
         before, "holdfast_output_rolled_bytes_total"
     )
     assert of(after, "holdfast_sessions", state="live") == 1
-    assert hf.cli("read", "work", "--from", "0").rc == 6, "what rolled off is told"
+    assert hf.cli("read", "work", "--from", "0").rc == 6, "the rolled-off range is reported"
 
 
 def test_o_mode_1_of_one_client_among_several(hf: Installation) -> None:
@@ -127,7 +130,7 @@ def test_o_mode_2_loss_of_the_substrate(hf: Installation) -> None:
     assert of(after, "holdfast_sessions", state="detached") == 0
 
 
-def test_o_mode_7_two_who_want_to_write(hf: Installation) -> None:
+def test_o_mode_7_two_operators_that_want_to_write(hf: Installation) -> None:
     hf.people("ann", "bob")
     hf.ready("work")
     ann = hf.attach("--as", "ann", "attach", "work")
@@ -189,12 +192,13 @@ def test_o_mode_7_a_line_that_another_has_begun(tmp_path: Path) -> None:
 
 
 def test_o_mode_8_refused_before_it_runs(hf: Installation) -> None:
-    """The seam at which a policy can refuse, what it was told, and that nothing happened."""
+    """The seam at which a policy can refuse, the facts it got, and that the act had no effect."""
     hf.people("ann")
     hf.people("builder", kind="agent")
     hf.ready("work")
     (hf.home / "policy.toml").write_text(
-        'version = 1\nextends = "default"\n[[rule]]\nname = "agents do not touch it"\nverdict = "refuse"\nbecause = "ann prepared this"\n'
+        'version = 1\nextends = "default"\n[[rule]]\nname = "agents do not touch it"\n'
+        'verdict = "refuse"\nbecause = "ann prepared this"\n'
         'who = { kind = ["agent"] }\nwhen = { act = ["run"] }\n'
     )
     (hf.home / "policy.toml").chmod(0o600)
@@ -204,7 +208,8 @@ def test_o_mode_8_refused_before_it_runs(hf: Installation) -> None:
         "run",
         "work",
         "--",
-        f"mkdir {hf.user}/poisoned; cp /usr/bin/touch {hf.user}/poisoned; PATH={hf.user}/poisoned:$PATH",
+        f"mkdir {hf.user}/poisoned; cp /usr/bin/touch {hf.user}/poisoned; "
+        f"PATH={hf.user}/poisoned:$PATH",
     )
     hf.quick("--as", "ann", "turn", "work", "release")
     before = numbers(hf)
@@ -241,13 +246,13 @@ def test_o_mode_8_refused_before_it_runs(hf: Installation) -> None:
 # ------------------------------------------------------------ the page
 
 
-def test_o_the_page_names_only_what_there_is_and_every_mode() -> None:
-    page = (ROOT / "docs/signatures.md").read_text()
+def test_o_the_page_names_only_existing_events_and_every_mode() -> None:
+    page = (ROOT / "docs/reference/signatures.md").read_text()
     rows = [line for line in page.splitlines() if re.match(r"\| \d", line)]
     assert {int(found[1]) for row in rows if (found := re.match(r"\| (\d)", row))} == set(
         range(1, 10)
     )
-    metrics = (ROOT / "docs/operations.md").read_text()
+    metrics = (ROOT / "docs/reference/metrics.md").read_text()
     assert not [
         name
         for name in set(re.findall(r"`(holdfast_\w+)`", page))

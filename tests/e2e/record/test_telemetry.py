@@ -1,4 +1,4 @@
-"""Metrics and traces of a real installation: read by Prometheus' own parser, received by a collector that decodes them."""
+"""Metrics and traces of a real installation, read by Prometheus' own parser and a collector."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, eventually, installation
-from tests.e2e.telemetry import Collector, collector, facts, numbers, of, parsed, until, wanted
 
 from holdfast import home as homes
 from holdfast.client.link import Link
 from holdfast.model.errors import GateRefused
+from tests.support.collector import Collector, collector, facts, numbers, of, parsed, until, wanted
+from tests.support.installation import Installation, eventually, installation
 
 SECRET = "correct-horse-battery-staple"
 CONFIG = "[telemetry]\n"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def get(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str]:
 # ------------------------------------------------------------ metrics
 
 
-def test_o_what_is_done_is_counted_by_kind_and_verdict(hf: Installation) -> None:
+def test_o_acts_are_counted_by_kind_and_verdict(hf: Installation) -> None:
     before = numbers(hf)
     hf.ready("counted")
     hf.quick("run", "counted", "--", "echo", "hello")
@@ -134,13 +134,13 @@ def test_o_metrics_as_json_are_the_same_families(hf: Installation) -> None:
     assert all(set(one) == {"name", "kind", "help", "samples"} for one in families)
     names = {one["name"] for one in families}
     assert names == set(re.findall(r"^# TYPE (\S+)", hf.quick("metrics"), re.M))
-    page = (ROOT / "docs/operations.md").read_text()
+    page = (ROOT / "docs/reference/metrics.md").read_text()
     assert not [name for name in names if f"`{name}`" not in page], (
-        "docs/operations.md lists every name"
+        "docs/reference/metrics.md lists every name"
     )
 
 
-def test_o_metrics_say_how_much_and_never_who_or_what(hf: Installation) -> None:
+def test_o_metrics_have_amounts_and_neither_identities_nor_contents(hf: Installation) -> None:
     hf.people("zelda")
     hf.ready("hideaway")
     hf.quick("--as", "zelda", "run", "hideaway", "--", "echo", SECRET)
@@ -158,7 +158,7 @@ def test_o_metrics_say_how_much_and_never_who_or_what(hf: Installation) -> None:
     hf.end("hideaway")
 
 
-def test_o_what_a_client_says_of_itself_is_no_label(hf: Installation) -> None:
+def test_o_claims_of_a_client_are_no_labels(hf: Installation) -> None:
     hf.ready("visited")
     link = Link(homes.resolve(hf.env), "tester", modality="zelda-s-own", autostart=False)
     link.request("run", session="visited", text="true")
@@ -241,19 +241,19 @@ def test_o_metrics_are_served_on_a_loopback_port_and_survive_a_replaced_host(
             and get(port, Origin="https://evil.example")[0] == 403
         )
         hf.ask("down", restart=True)
-        again = wanted(
+        wanted(
             lambda: parsed(served()),
-            lambda found: of(found, "holdfast_host_term") == 2,
-            "the next host's page",
-        )
-        assert (
-            of(again, "holdfast_events_total", event="session.adopted") == 1
-            and of(again, "holdfast_sessions", state="detached") == 1
+            lambda found: (
+                of(found, "holdfast_host_term") == 2
+                and of(found, "holdfast_events_total", event="session.adopted") == 1
+                and of(found, "holdfast_sessions", state="detached") == 1
+            ),
+            "the page of the next host, which has adopted the session",
         )
         assert "metrics" in hf.quick("doctor")
 
 
-def test_o_a_port_that_is_taken_keeps_nothing_from_working_and_is_used_when_free(
+def test_o_a_taken_metrics_port_blocks_no_work_and_is_used_when_free(
     tmp_path: Path,
 ) -> None:
     with socket.socket() as other:
@@ -291,7 +291,7 @@ def test_o_a_port_that_is_taken_keeps_nothing_from_working_and_is_used_when_free
         ("names = 1", "bool"),
     ],
 )
-def test_o_what_would_tell_others_too_much_is_refused(
+def test_o_a_configuration_that_exposes_metrics_too_widely_is_refused(
     tmp_path: Path, config: str, says: str
 ) -> None:
     with installation(tmp_path, CONFIG + config + "\n") as hf:
@@ -305,7 +305,7 @@ def test_o_what_would_tell_others_too_much_is_refused(
 
 
 def traced(hf: Installation, received: Collector, *command: str) -> Any:
-    """The span of such a command; done again until there is one, because loading what makes them takes the host a moment."""
+    """The span of such a command; repeated until there is one: the host loads the SDK first."""
 
     def look() -> list[Any]:
         hf.quick(*command)
@@ -314,7 +314,7 @@ def traced(hf: Installation, received: Collector, *command: str) -> Any:
     return eventually(look, "a span")[0]
 
 
-def test_o_an_act_is_a_span_with_what_it_went_through_and_says_nothing_of_its_text(
+def test_o_an_act_is_a_span_with_its_steps_and_without_its_text(
     tmp_path: Path,
 ) -> None:
     with (
@@ -361,7 +361,7 @@ def test_o_an_act_is_a_span_with_what_it_went_through_and_says_nothing_of_its_te
             "the refusal",
         )[0]
         assert set(received.inside(refused)) == {"gate"}, (
-            "what the gate refused was neither recorded as intended nor done"
+            "a refused act was neither recorded as an intent nor done"
         )
         hf.quick("halt", "hideaway")
         halted = eventually(lambda: received.acts("halt"), "the halt")[0]
@@ -402,7 +402,7 @@ def test_o_a_dead_collector_costs_a_counter_and_one_line_in_the_log(tmp_path: Pa
             assert hf.ok("run", "work", "--", "echo", "fine").out == "fine\n"
             return of(numbers(hf), "holdfast_trace_spans_total", result="failed")
 
-        first = eventually(failed, "spans that nobody took")
+        first = eventually(failed, "spans that were not taken")
         eventually(lambda: failed() > first, "more of them")
         log = (hf.home / "host.log").read_text()
         assert log.count("does not take traces") == 1 and "Traceback" not in log

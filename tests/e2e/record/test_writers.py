@@ -1,4 +1,7 @@
-"""Who wrote a file, from real sessions of a real host (P3): also after a crash of the host, inside a contained session, and as an ordinary user."""
+"""The writer of a file, from real sessions of a real host (P3).
+
+Also after a crash of the host, inside a contained session, and as an ordinary user.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, eventually
 
-from holdfast.host.fileevents import key_of
-from holdfast.testing.kernel import silent_about_files, silent_about_processes
+from holdfast.host.originators.file_events import key_of
+from tests.support.installation import Installation, eventually
+from tests.support.kernel import silent_about_files, silent_about_processes
 
 SILENT = silent_about_files() or silent_about_processes()
 told = pytest.mark.skipif(bool(SILENT), reason=f"nobody is told who writes files here: {SILENT}")
@@ -42,7 +45,7 @@ def run(hf: Installation, session: str, actor: str, text: str) -> str:
 
 
 @told
-def test_p3_a_makefile_and_a_hook_that_one_wrote_are_theirs_when_another_runs_them(
+def test_p3_a_makefile_and_a_hook_name_their_writer_when_another_operator_runs_them(
     hf: Installation,
 ) -> None:
     hf.new("proj")
@@ -51,7 +54,9 @@ def test_p3_a_makefile_and_a_hook_that_one_wrote_are_theirs_when_another_runs_th
         hf,
         "proj",
         "ann",
-        "printf 'all:\\n\\t@echo made\\n' > Makefile; printf '#!/bin/sh\\necho hooked\\n' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit",
+        "printf 'all:\\n\\t@echo made\\n' > Makefile; "
+        "printf '#!/bin/sh\\necho hooked\\n' > .git/hooks/pre-commit; "
+        "chmod +x .git/hooks/pre-commit",
     )
     run(hf, "proj", "bob", "echo x > mine; git add mine")
     for path in ("Makefile", ".git/hooks/pre-commit"):
@@ -65,7 +70,8 @@ def test_p3_a_makefile_and_a_hook_that_one_wrote_are_theirs_when_another_runs_th
         hf,
         "proj",
         "bob",
-        'python3 -c \'import os; open("fresh", "w").write("all:\\n"); os.rename("fresh", "Makefile")\'',
+        'python3 -c \'import os; open("fresh", "w").write("all:\\n"); os.rename("fresh", '
+        '"Makefile")\'',
     )
     assert actors(hf, "proj", f"{where}/Makefile") == ["bob"], "as editors save"
     said = hf.ok("graph", "proj", "--wrote", f"{where}/mine").out
@@ -76,7 +82,7 @@ def test_p3_a_makefile_and_a_hook_that_one_wrote_are_theirs_when_another_runs_th
 
 
 @told
-def test_p3_what_was_written_while_no_host_lived_is_unknown_and_the_rest_is_kept(
+def test_p3_writes_without_a_host_are_unknown_and_the_rest_is_kept(
     hf: Installation,
 ) -> None:
     hf.new("crash")
@@ -91,13 +97,14 @@ def test_p3_what_was_written_while_no_host_lived_is_unknown_and_the_rest_is_kept
     os.close(fd)
     eventually(
         lambda: (saved := Path(hf.home, "writers")).exists() and key in saved.read_text(),
-        "what is known to be written down",
+        "the known writers to be stored",
     )
     run(
         hf,
         "crash",
         "ann",
-        "(setsid sh -c 'read x <go; echo y > later; echo y > new; echo done >go' >/dev/null 2>&1 &)",
+        "(setsid sh -c 'read x <go; echo y > later; echo y > new; "
+        "echo done >go' >/dev/null 2>&1 &)",
     )
     os.kill(hf.host_pid, signal.SIGKILL)
     with open(f"{where}/go", "w") as go:
@@ -125,15 +132,17 @@ def test_p3_inside_a_contained_session(hf: Installation) -> None:
     assert actors(hf, "box", f"{where}/file") == ["ann"] and actors(hf, "box", f"{where}/link") == [
         "ann"
     ]
-    run(hf, "box", "bob", "echo y > /dev/own")
-    assert not os.path.exists("/dev/own") and actors(hf, "box", "/dev/own") == ["bob"], (
+    run(hf, "box", "bob", "echo y > /dev/shm/own")
+    assert not os.path.exists("/dev/shm/own") and actors(hf, "box", "/dev/shm/own") == ["bob"], (
         "a file system that only this session has"
     )
     hf.end("box")
 
 
 @told
-def test_p3_who_staged_a_timer_is_seen_and_what_it_writes_later_is_not(hf: Installation) -> None:
+def test_p3_the_author_of_a_timer_is_known_and_its_later_writes_are_unknown(
+    hf: Installation,
+) -> None:
     hf.new("cron")
     name = f"/etc/cron.d/holdfast-test-{os.getpid()}"
     if not os.path.isdir("/etc/cron.d"):
@@ -151,13 +160,14 @@ def test_p3_who_staged_a_timer_is_seen_and_what_it_writes_later_is_not(hf: Insta
 
 
 @told
-def test_p3_a_loop_that_one_left_running_writes_in_their_name(hf: Installation) -> None:
+def test_p3_the_writes_of_a_background_loop_name_its_starter(hf: Installation) -> None:
     hf.new("loop")
     where = run(
         hf,
         "loop",
         "ann",
-        "mkdir -p loop && cd loop && mkfifo tick && (while read x <tick; do echo $x > out; echo ok >tick; done >/dev/null 2>&1 &) ; pwd",
+        "mkdir -p loop && cd loop && mkfifo tick && (while read x <tick; do echo $x > out; "
+        "echo ok >tick; done >/dev/null 2>&1 &) ; pwd",
     ).strip()
     run(hf, "loop", "bob", "echo mine > out")
     assert actors(hf, "loop", f"{where}/out") == ["bob"]
@@ -167,7 +177,7 @@ def test_p3_a_loop_that_one_left_running_writes_in_their_name(hf: Installation) 
 
 
 @told
-def test_p3_who_types_into_a_program_that_another_started_is_named_for_what_it_writes(
+def test_p3_a_file_of_a_program_names_its_typist_and_its_starter(
     hf: Installation,
 ) -> None:
     hf.new("inner")
@@ -176,7 +186,7 @@ def test_p3_who_types_into_a_program_that_another_started_is_named_for_what_it_w
     eventually(lambda: "bash-" in hf.screen("inner"), "a shell in the shell")
     hf.ok("turn", "inner", "release", "--as", "ann")
     hf.ok("send", "inner", "echo x > nested", "--enter", "--as", "bob")
-    eventually(lambda: os.path.exists(f"{where}/nested"), "what it writes")
+    eventually(lambda: os.path.exists(f"{where}/nested"), "its output file")
     assert actors(hf, "inner", f"{where}/nested") == ["bob", "ann"]
     hf.ok("send", "inner", "exit", "--enter", "--as", "bob")
     eventually(
@@ -196,7 +206,7 @@ def test_p3_who_types_into_a_program_that_another_started_is_named_for_what_it_w
 
 @told
 @pytest.mark.skipif(shutil.which("vim") is None, reason="needs vim")
-def test_p3_what_an_editor_saves_is_theirs_who_typed_into_it(hf: Installation) -> None:
+def test_p3_the_author_of_a_saved_file_is_the_operator_at_the_editor(hf: Installation) -> None:
     hf.new("vim")
     where = run(hf, "vim", "ann", "mkdir -p vim && cd vim && echo old > Makefile && pwd").strip()
     hf.ok("send", "vim", "vim -u NONE -n Makefile", "--enter", "--as", "ann")
@@ -205,8 +215,8 @@ def test_p3_what_an_editor_saves_is_theirs_who_typed_into_it(hf: Installation) -
     hf.ok("send", "vim", "Oall:", "--as", "bob")
     hf.ok("send", "vim", "--key", "escape", "--as", "bob")
     hf.ok("send", "vim", ":w", "--enter", "--as", "bob")
-    eventually(lambda: "all:" in Path(where, "Makefile").read_text(), "what was saved")
+    eventually(lambda: "all:" in Path(where, "Makefile").read_text(), "the saved file")
     assert actors(hf, "vim", f"{where}/Makefile") == ["bob", "ann"], (
-        "who started the editor is named, too"
+        "the starter of the editor is named, too"
     )
     hf.end("vim")

@@ -1,4 +1,4 @@
-"""`attach` on a real terminal: every byte both ways, and the user's terminal as it was on every way out."""
+"""`attach` on a real terminal: every byte both ways, and a restored terminal on every way out."""
 
 from __future__ import annotations
 
@@ -12,36 +12,40 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.client.test_terminal import DIRT, FRESH_LINE, state
-from tests.e2e.harness import (
+
+from holdfast.client.attach.terminal import RESET
+from holdfast.host.terminal.screen import Screen
+from holdfast.model.errors import Ambiguous, HoldfastError
+from tests.support.checkers.history import difference
+from tests.support.commands.attached import attached
+from tests.support.installation import (
     DEADLINE_S,
     Installation,
-    Terminal,
     alive,
     eventually,
     installation,
     state_of,
 )
+from tests.support.terminal_modes import DIRT, FRESH_LINE, state
 
-from holdfast.client.terminal import RESET
-from holdfast.host.screen import Screen
-from holdfast.testing.history import difference
-
-INSIDE = str(Path(__file__).with_name("inside.py"))
+INSIDE = str(Path(__file__).parents[2] / "support" / "inside_session.py")
 PREFIX = b"\x1c"
+# Without titles of attach, where bytes are compared.
+CONFIG = "[turn]\nidle_s = 0.5\n[attach]\ntitle = false\n"
 EVERY_BYTE = bytes(range(256))
 MODES_LEFT_ON = {
     b"25",
     b"7",
     b"8",
-}  # the cursor shows, lines wrap, keys repeat: what a terminal is like
+}  # the cursor shows, lines wrap, keys repeat: the state of a fresh terminal
 
 
 @pytest.fixture(scope="module")
 def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 0.5\n") as made:
+    with installation(tmp_path_factory.mktemp("home"), CONFIG) as made:
         yield made
 
 
@@ -54,24 +58,10 @@ def modes_on(output: bytes | bytearray) -> set[bytes]:
     return on
 
 
-def attached(
-    hf: Installation,
-    name: str,
-    *args: str,
-    size: tuple[int, int] = (80, 24),
-    see: str = "$",
-    env: dict[str, str] | None = None,
-) -> Terminal:
-    """With `see` on the screen; empty: as soon as keys reach the session."""
-    terminal = hf.attach(name, *args, size=size, env=env)
-    terminal.until(lambda: not terminal.restored, "the terminal to be raw")
-    terminal.see(see)
-    return terminal
-
-
 # ---------------------------------------------------------------- bytes
 
 
+@pytest.mark.smoke
 def test_every_byte_value_reaches_the_program(hf: Installation, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     data = (
@@ -90,7 +80,7 @@ def test_every_byte_value_reaches_the_program(hf: Installation, tmp_path: Path) 
 
 
 def test_every_byte_value_reaches_the_terminal(hf: Installation, tmp_path: Path) -> None:
-    """All but ENQ, which would make the viewer's terminal type an answer."""
+    """All but ENQ, which makes a terminal answer, and C1 bytes, which some terminals obey."""
     data = (
         b"".join(b"<" + bytes([b]) + b">" for b in range(256))
         + "äöü€😀".encode()
@@ -103,9 +93,34 @@ def test_every_byte_value_reaches_the_terminal(hf: Installation, tmp_path: Path)
     terminal.send(b"x")
     terminal.expect(b"BEGIN.*END")
     shown = bytes(terminal.output).rpartition(b"BEGIN")[2].partition(b"END")[0]
-    assert shown == data.replace(b"\x05", b"")
+    assert shown == re.sub(rb"<[\x80-\x9f]>", "<\ufffd>".encode(), data.replace(b"\x05", b""))
     terminal.leave()
     hf.end("out")
+
+
+@pytest.mark.parametrize(
+    ("made", "looks", "written"),
+    [
+        (("--clipboard",), ("--clipboard",), True),
+        (("--clipboard",), (), False),
+        ((), ("--clipboard",), False),
+    ],
+)
+def test_s6_the_clipboard_is_written_where_session_and_viewer_allow_it(
+    hf: Installation, tmp_path: Path, made: tuple[str, ...], looks: tuple[str, ...], written: bool
+) -> None:
+    write, ask = b"\x1b]52;c;Y29weQ==\x07", b"\x1b]52;c;?\x07"
+    source = tmp_path / "source"
+    source.write_bytes(b"1" + write + b"2" + ask + b"3")
+    hf.new("copies", *made, "--", sys.executable, INSIDE, "emit", str(source))
+    terminal = attached(hf, "copies", *looks, see="READY")
+    assert (b"not made with --clipboard" in terminal.output) == (not made)
+    terminal.send(b"x")
+    terminal.expect(b"BEGIN.*END")
+    shown = bytes(terminal.output).rpartition(b"BEGIN")[2].partition(b"END")[0]
+    assert shown == b"1" + (write if written else b"") + b"23"
+    terminal.leave()
+    hf.end("copies")
 
 
 def test_the_terminal_is_raw_while_attached(hf: Installation) -> None:
@@ -169,7 +184,7 @@ def test_the_users_terminal_is_as_before_on_every_way_out(hf: Installation, way:
 def test_no_mode_of_the_session_is_left_in_the_users_terminal(
     hf: Installation, tmp_path: Path
 ) -> None:
-    """Everything that passes to viewers, from a real session into an emulator that stands for the user's terminal."""
+    """All output that passes to viewers, into an emulator that stands for the user's terminal."""
     source = tmp_path / "source"
     source.write_bytes(
         b"".join(dirt for name, dirt in DIRT.items() if "middle" not in name) + b"\x1b[?25h"
@@ -235,9 +250,10 @@ def test_the_last_output_of_a_session_is_shown_before_its_end_is_told(hf: Instal
 
 
 def test_scrollback_of_any_size_can_be_attached_to(hf: Installation) -> None:
-    """More of it than one frame may carry: the newest part comes."""
+    """More scrollback than one frame may carry: the newest part comes."""
     script = (
-        "for i in range(4000): print(f'{i:04d} ' + ''.join(f'\\x1b[38;2;{i%256};{x};{i//16}m{x%10}' for x in range(150)))\n"
+        "for i in range(4000): print(f'{i:04d} ' + "
+        "''.join(f'\\x1b[38;2;{i%256};{x};{i//16}m{x%10}' for x in range(150)))\n"
         "print('\\x1b[0mREADY'); input()"
     )
     hf.new("deep", "--size", "160x40", "--", sys.executable, "-c", script)
@@ -250,10 +266,10 @@ def test_scrollback_of_any_size_can_be_attached_to(hf: Installation) -> None:
     hf.end("deep")
 
 
-# ---------------------------------------------------------------- what it says
+# ---------------------------------------------------------------- messages
 
 
-def test_status_lines_say_what_happens_and_can_be_turned_off(fresh: Installation) -> None:
+def test_status_lines_report_events_and_can_be_turned_off(fresh: Installation) -> None:
     fresh.ready("status")
     terminal = attached(fresh, "status")
     session = fresh.get("status")["id"]
@@ -355,7 +371,10 @@ def test_switching_between_sessions(hf: Installation) -> None:
 def test_keys_typed_into_one_session_are_not_typed_into_the_next(
     hf: Installation, tmp_path: Path
 ) -> None:
-    """A password typed without echo is not acknowledged by output; it must not follow the user to another session."""
+    """A password typed without echo is not acknowledged by output.
+
+    It must not follow the user to another session.
+    """
     one, two = tmp_path / "one", tmp_path / "two"
     hf.new("src", "--", sys.executable, INSIDE, "record", str(one), "7")
     hf.new("dst", "--", sys.executable, INSIDE, "record", str(two), "4")
@@ -387,13 +406,21 @@ def test_the_prefix_key_twice_types_it(hf: Installation, tmp_path: Path) -> None
     hf.end("lit")
 
 
-def test_attach_without_a_name_takes_the_newest_and_needs_a_terminal(hf: Installation) -> None:
+def test_s3_attach_without_a_name_takes_the_session_used_last(hf: Installation) -> None:
+    """Of this operator; before the first use, the newest session. A new host still knows."""
     hf.ready("older")
     hf.ready("newer")
     terminal = hf.attach()
     terminal.see("$")
     terminal.leave()
     assert b"detached from newer" in terminal.output
+    attached(hf, "older").leave()
+    hf.ok("down")
+    hf.ok("up", "--detach")
+    terminal = hf.spawn([os.fsdecode(word) for word in hf.argv(("a",))])
+    terminal.see("$")
+    terminal.leave()
+    assert b"detached from older" in terminal.output
     result = hf.cli("attach", "newer")
     assert result.rc == 2 and "terminal" in result.err
     gone = hf.attach("nothere")
@@ -403,7 +430,30 @@ def test_attach_without_a_name_takes_the_newest_and_needs_a_terminal(hf: Install
         and b"no session" in gone.output
         and b"attached" not in gone.output
     )
-    hf.end("older", "newer")
+    assert "newer ended" in hf.ok("kill", "newer").out
+    hf.end("older")
+
+
+def test_s3_a_unique_beginning_of_a_name_stands_for_the_session(hf: Installation) -> None:
+    hf.people("guest", rights="read")
+    hf.people("stranger", rights="")
+    for name in ("build", "builder", "docs"):
+        hf.new(name)
+    assert hf.ask("get", session="do")["name"] == "docs"
+    assert hf.ask("get", session="build")["name"] == "build", "an exact name wins"
+    assert hf.get("builder")["id"] == hf.ask("place", session="builde")["id"]
+    with pytest.raises(Ambiguous, match="2 sessions") as caught:
+        hf.ask("get", session="bui")
+    candidates: Any = caught.value.facts["candidates"]
+    assert [one["name"] for one in candidates] == ["build", "builder"]
+    result = hf.cli("send", "bui", "x", "--json")
+    assert (result.rc, result.json["error"]["name"]) == (2, "ambiguous")
+    assert hf.cli("send", "do", "true", "--enter").rc == 0
+    with pytest.raises(HoldfastError) as hidden:
+        hf.ask("get", "stranger", session="bui")
+    assert "build" not in hidden.value.message.replace("'bui'", ""), "names stay unknown"
+    hf.end("build", "builder", "docs")
+    assert hf.ask("get", session="do")["state"] == "ended"
 
 
 def test_new_attaches_when_on_a_terminal(hf: Installation) -> None:
@@ -445,15 +495,16 @@ def test_a_session_is_not_shown_inside_itself(hf: Installation) -> None:
     terminal.send(f"clear; env -u HOLDFAST_SESSION setsid -w {program} outer; echo rc=$?\r")
     terminal.see("rc=4")
     at = len(terminal.output)
-    terminal.send(f"clear; {program} second\r")  # another one may be shown
+    terminal.send(f"clear; {program} second\r")  # another session may be shown
     terminal.expect(r"attached to second", at)
     terminal.see("$")
     eventually(lambda: hf.get("second")["operators"], "the second attachment")
     terminal.send(
         f"clear; {program} outer; echo rc''=$?\r"
-    )  # through that one it would be itself again
+    )  # through that session it would show itself again
     terminal.see("rc=4")
-    terminal.send(PREFIX + PREFIX + b"d")  # leaves the inner one: the outer takes one prefix
+    # Leaves the inner attach: the outer attach takes one prefix
+    terminal.send(PREFIX + PREFIX + b"d")
     terminal.until(lambda: b"detached from second" in terminal.output, "leaving the second")
     assert terminal.leave() == 0
     hf.end("outer", "second")
@@ -520,12 +571,12 @@ def test_resizing_the_terminal_resizes_the_session(hf: Installation, tmp_path: P
     terminal.leave()
     assert log.read_text().split() == ["80x24", "100x30", "120x40", "61x17", "90x25"]
     assert hf.get("size")["size"] == {"cols": 90, "rows": 25}, (
-        "the size is kept when everybody has left"
+        "the size is kept when all viewers have left"
     )
     hf.end("size")
 
 
-def test_the_size_follows_who_types_and_others_see_it_whole(
+def test_the_size_follows_the_typing_operator_and_others_see_the_whole_screen(
     hf: Installation, tmp_path: Path
 ) -> None:
     hf.people("ann", "bob")
@@ -535,7 +586,9 @@ def test_the_size_follows_who_types_and_others_see_it_whole(
     big = attached(hf, "mixed", "--as", "ann", size=(100, 30), see="%")
     eventually(lambda: hf.get("mixed")["size"] == {"cols": 100, "rows": 30}, "the first one's size")
     small = attached(hf, "mixed", "--as", "bob", size=(40, 10), see="%")
-    assert hf.get("mixed")["size"] == {"cols": 100, "rows": 30}, "who only looks changes nothing"
+    assert hf.get("mixed")["size"] == {"cols": 100, "rows": 30}, (
+        "a viewer that only looks changes nothing"
+    )
     big.send("printf '%0100d' 7; stty size\r")
     big.see("30 100")
     assert "0" * 99 + "7" in big.rows()
@@ -587,6 +640,7 @@ def test_a1_keys_of_another_operator_are_refused_and_said_so(
 # ---------------------------------------------------------------- the host comes and goes
 
 
+@pytest.mark.smoke
 def test_s4_attach_reconnects_by_itself_and_keys_arrive_once(
     hf: Installation, tmp_path: Path
 ) -> None:
@@ -663,7 +717,7 @@ def test_a_new_session_says_on_its_screen_how_to_leave_it(hf: Installation) -> N
     hf.end("greeting")
 
 
-def test_what_ended_before_it_was_shown_is_shown_all_the_same(hf: Installation) -> None:
+def test_a_session_that_ended_before_its_first_screen_is_still_shown(hf: Installation) -> None:
     terminal = hf.attach("new", "brief", "--", "sh", "-c", "echo all of it; exit 7")
     assert terminal.wait() == 0
     assert b"all of it" in terminal.output and b"brief ended (exit code 7)" in terminal.output
@@ -702,7 +756,7 @@ def test_a_pasted_prefix_key_is_text(hf: Installation, tmp_path: Path) -> None:
 def test_s3_a_large_paste_into_a_slow_reader_arrives_whole(
     hf: Installation, tmp_path: Path
 ) -> None:
-    """More than keeper and host hold: the user's terminal waits, nothing is dropped."""
+    """More than keeper and host hold: the user's terminal waits, no byte is dropped."""
     taken, gate = tmp_path / "taken", tmp_path / "gate"
     os.mkfifo(gate)
     data = b"".join(b"%07d " % i for i in range(400_000))
@@ -741,10 +795,13 @@ def test_asking_twice_before_the_host_answers_is_no_fault(hf: Installation) -> N
     hf.end("twice")
 
 
-def test_s6_what_attach_shows_for_a_moment_repeats_nothing_in_the_terminals_own_scrollback(
+def test_s6_notices_of_attach_repeat_no_line_in_the_terminals_own_scrollback(
     fresh: Installation,
 ) -> None:
-    """In tmux, whose history has all that was cleared as a whole: a notice, help and a redraw leave each line there once."""
+    """In tmux, whose history keeps screens that were cleared as a whole.
+
+    A notice, help and a redraw leave each line there once.
+    """
     if shutil.which("tmux") is None:
         pytest.skip("tmux is not installed")
     fresh.ready("once")
@@ -796,3 +853,57 @@ def test_s6_what_attach_shows_for_a_moment_repeats_nothing_in_the_terminals_own_
         )
     finally:
         tmux("kill-server")
+
+
+def test_s3_detach_sends_clients_away_and_the_session_goes_on(hf: Installation) -> None:
+    hf.people("dora")
+    hf.people("reed", rights="read")
+    hf.ready("away")
+    mine, hers = attached(hf, "away"), attached(hf, "away", "--as", "dora")
+    watching = attached(hf, "away", "--as", "reed")
+    refused = hf.cli("--as", "reed", "detach", "away", "--others")
+    assert refused.rc == 4 and "turn.seize" in refused.err
+    assert "1 client of reed" in hf.ok("--as", "reed", "detach", "away").out, "one's own: always"
+    assert watching.wait() == 0 and b"reed detached this terminal from away" in watching.output
+    assert "1 client of dora" in hf.ok("detach", "away", "--others").out
+    assert hers.wait() == 0 and hers.restored
+    assert b"tester detached this terminal from away; it keeps running" in hers.output
+    (left,) = hf.ask("who", session="away")["operators"]
+    assert left["operator"] == "tester"
+    assert hf.ok("detach", "away", "--client", left["client"][:8], "--json").json["detached"]
+    assert mine.wait() == 0
+    assert hf.get("away")["state"] == "detached"
+    assert "nothing was detached" in hf.ok("detach", "away").out
+    assert hf.cli("detach", "away", "--client", "beef").rc == 3
+    sent = [e for e in hf.ask("events", session="away")["events"] if "sent_away" in e["event"]]
+    assert [(e["operator"], e["of"]) for e in sent] == [
+        ("reed", "reed"),
+        ("tester", "dora"),
+        ("tester", "tester"),
+    ]
+    hf.end("away")
+
+
+def test_s3_a_client_that_does_not_leave_is_disconnected(hf: Installation) -> None:
+    hf.ready("stuck")
+    client = attached(hf, "stuck")
+    client.signal(signal.SIGSTOP)
+    assert "1 client" in hf.ok("detach", "stuck").out
+    eventually(lambda: hf.get("stuck")["state"] == "detached", "the client to be disconnected")
+    client.signal(signal.SIGCONT)
+    assert client.wait() in (0, 4) and b"tester detached this" in client.output
+    hf.end("stuck")
+
+
+def test_s3_the_title_shows_the_session_and_the_writer_and_is_restored(
+    fresh: Installation,
+) -> None:
+    fresh.people("bob")
+    fresh.ready("named")
+    eventually(lambda: fresh.get("named")["turn"] is None, "the turn to lapse")
+    terminal = attached(fresh, "named")
+    terminal.expect(rb"\x1b\]2;named: the turn is free")
+    fresh.ok("--as", "bob", "seize", "named")
+    terminal.expect(rb"\x1b\]2;named: bob writes")
+    terminal.leave()
+    assert bytes(terminal.output).rpartition(b"\x1b]2;")[2].count(b"\x1b[23;0t") == 1

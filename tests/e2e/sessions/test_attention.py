@@ -1,58 +1,25 @@
-"""`attention`: who waits for somebody is told to those who asked, and nothing is done while nobody asks (S2)."""
+"""`attention`: waiting sessions are reported to subscribers; no subscriber, no work (S2)."""
 
 from __future__ import annotations
 
 import json
 import os
-import queue
 import select
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import DEADLINE_S, Installation, eventually, installation, state_of
-from tests.e2e.test_commands import the_error
-from tests.hostile.wire import Wire
-from tests.keeper.test_idle import switches
 
-from holdfast.testing.crooked import Crooked
 from holdfast.wire import frames
-
-
-class Follower:
-    """`holdfast attention --follow --json` beside the test."""
-
-    def __init__(self, hf: Installation, *args: str) -> None:
-        self.process = hf.start("attention", *args, "--follow", "--json")
-        self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(json.loads(line))
-        self._lines.put(None)
-
-    def next(self) -> dict[str, Any]:
-        found = self._lines.get(timeout=DEADLINE_S)
-        assert found is not None, self.process.communicate()
-        return found
-
-    def until(self, kind: str, **facts: Any) -> dict[str, Any]:
-        while True:
-            found = self.next()
-            if found["kind"] == kind and facts.items() <= found.items():
-                return found
-
-    def ends(self) -> int:
-        while self._lines.get(timeout=DEADLINE_S) is not None:
-            pass
-        return self.process.wait(DEADLINE_S)
+from tests.support.commands.followers import Follower
+from tests.support.commands.results import the_error
+from tests.support.installation import DEADLINE_S, Installation, eventually, installation, state_of
+from tests.support.kernel import switches
+from tests.support.peers.hostile_client import Wire
+from tests.support.simulation.crooked_carrier import Crooked
 
 
 def now(hf: Installation, *args: str) -> dict[str, dict[str, Any]]:
@@ -66,7 +33,7 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         yield made
 
 
-def test_s2_each_state_is_told_with_who_and_since_when(hf: Installation) -> None:
+def test_s2_each_state_is_reported_with_its_process_and_time(hf: Installation) -> None:
     hf.ready("work")
     follower = Follower(hf, "work")
     first = follower.next()
@@ -79,7 +46,7 @@ def test_s2_each_state_is_told_with_who_and_since_when(hf: Installation) -> None
     hf.ok("send", "work", "read -s -p Password: pw", "--enter")
     assert follower.until("secret")["pid"] in (None, hf.get("work")["pid"])
     assert (
-        eventually(lambda: now(hf)["work"]["pid"], "it to be seen who reads")
+        eventually(lambda: now(hf)["work"]["pid"], "the reading process to be seen")
         == hf.get("work")["pid"]
         and now(hf)["work"]["kind"] == "secret"
     )
@@ -88,8 +55,10 @@ def test_s2_each_state_is_told_with_who_and_since_when(hf: Installation) -> None
     follower.until("idle")
     gate = hf.gate("gate")
     hf.ok("send", "work", f"cat {gate}; cat", "--enter")
-    working = follower.until("working")
-    assert working["foreground"] == f"cat {gate}" and state_of(working["pid"]) == "S"
+    follower.until("working")  # the shell's child may still be the shell here
+    eventually(lambda: now(hf)["work"]["foreground"] == f"cat {gate}", "cat to run")
+    working = now(hf)["work"]
+    eventually(lambda: state_of(working["pid"]) == "S", "cat to wait")
     hf.ok("halt", "work")
     assert follower.until("halted")["foreground"] == f"cat {gate}"
     assert "work: halted" in hf.ok("attention", "work").out
@@ -113,10 +82,10 @@ def test_s2_each_state_is_told_with_who_and_since_when(hf: Installation) -> None
         now(hf, "play")["play"]["exit_code"] == 5
         and "play: exited with 5" in hf.ok("attention", "play").out
     )
-    assert "play" not in now(hf), "who asks about none by name is told of those that live"
+    assert "play" not in now(hf), "a follower without names is told of live sessions"
 
 
-def test_s2_sessions_that_come_and_go_are_told_to_who_asked_for_all(hf: Installation) -> None:
+def test_s2_new_and_ended_sessions_are_reported_to_followers_of_all(hf: Installation) -> None:
     follower = Follower(hf)
     hf.under_way("attention", 1)
     hf.ready("comes")
@@ -134,7 +103,7 @@ def test_s2_sessions_that_come_and_go_are_told_to_who_asked_for_all(hf: Installa
     assert follower.ends() == 130
 
 
-def test_s4_following_goes_on_over_the_hosts_death_and_what_is_the_same_is_not_told_again(
+def test_s4_following_survives_the_hosts_death_without_repeating_known_states(
     hf: Installation,
 ) -> None:
     hf.ready("same")
@@ -148,12 +117,14 @@ def test_s4_following_goes_on_over_the_hosts_death_and_what_is_the_same_is_not_t
     assert (found := follower.next())["name"] == "other" and found["kind"] in (
         "working",
         "input",
-    ), "nothing of what is as it was"
+    ), "unchanged states are not repeated"
     hf.end("same", "other")
     assert follower.ends() == 0
 
 
-def test_s4_what_ended_while_there_was_no_host_is_told_to_who_follows_all(hf: Installation) -> None:
+def test_s4_sessions_that_ended_without_a_host_are_reported_to_followers_of_all(
+    hf: Installation,
+) -> None:
     hf.ready("old")
     hf.end("old")
     hf.ready("ends")
@@ -162,7 +133,7 @@ def test_s4_what_ended_while_there_was_no_host_is_told_to_who_follows_all(hf: In
     follower.until("idle", name="ends")
     follower.process.send_signal(
         signal.SIGSTOP
-    )  # it comes back when the next host knows all about it already
+    )  # it returns when the next host already knows the state
     os.kill(hf.host_pid, signal.SIGKILL)
     os.kill(root, signal.SIGKILL)
     eventually(
@@ -170,12 +141,12 @@ def test_s4_what_ended_while_there_was_no_host_is_told_to_who_follows_all(hf: In
         "the next host to know that it ended",
     )
     follower.process.send_signal(signal.SIGCONT)
-    assert follower.until("exited")["name"] == "ends", "and nothing of what was over when it began"
+    assert follower.until("exited")["name"] == "ends", "and not of sessions that were over before"
     follower.process.send_signal(signal.SIGINT)
     assert follower.ends() == 130
 
 
-def test_s2_a_keeper_that_does_not_answer_is_unknown_not_what_it_was(hf: Installation) -> None:
+def test_s2_a_keeper_that_does_not_answer_is_unknown_not_its_last_state(hf: Installation) -> None:
     hf.ready("still")
     follower = Follower(hf, "still")
     follower.until("idle")
@@ -190,8 +161,8 @@ def test_s2_a_keeper_that_does_not_answer_is_unknown_not_what_it_was(hf: Install
     hf.end("still")
 
 
-def test_nothing_is_looked_at_when_nobody_asks(hf: Installation) -> None:
-    """Every look wakes the keeper: its terminal is asked for. So it says whether there were any."""
+def test_without_followers_there_are_no_looks(hf: Installation) -> None:
+    """Every check wakes the keeper for its terminal, so the keeper's counters show any check."""
     hf.ready("quiet")
     keeper = hf.get("quiet")["keeper"]
     follower = Follower(hf, "quiet")
@@ -210,12 +181,12 @@ def test_nothing_is_looked_at_when_nobody_asks(hf: Installation) -> None:
 
     eventually(at_rest, "the keeper to be at rest")
     before = switches(keeper)
-    select.select([], [], [], 2.0)  # time itself is what is tested
+    select.select([], [], [], 2.0)  # time itself is tested
     assert switches(keeper) == before
     hf.end("quiet")
 
 
-def test_a5_who_may_not_observe_is_told_nothing_and_who_may_not_any_more_is_cut_off(
+def test_a5_following_needs_the_right_to_observe_and_ends_with_it(
     hf: Installation,
 ) -> None:
     hf.people("guest", rights="")
@@ -226,7 +197,7 @@ def test_a5_who_may_not_observe_is_told_nothing_and_who_may_not_any_more_is_cut_
     all_of_it = Follower(hf, "--as", "guest")
     hf.under_way("attention", 1)
     grant = hf.ok("grant", "guest", "--rights", "observe", "--session", "open", "--json").json
-    assert all_of_it.next()["name"] == "open", "what may be seen from now on"
+    assert all_of_it.next()["name"] == "open", "newly visible sessions"
     named = Follower(hf, "open", "--as", "guest")
     assert named.next()["kind"] == "idle"
     assert set(now(hf, "--as", "guest")) == {"open"}
@@ -237,7 +208,7 @@ def test_a5_who_may_not_observe_is_told_nothing_and_who_may_not_any_more_is_cut_
     hf.ok("grant", "second", "--rights", "observe", "--session", "open", "--expires", "4s")
     named = Follower(hf, "open", "--as", "second")
     assert named.next()["kind"] == "idle"
-    assert named.ends() == 4, "a right that ends ends what goes on under it"
+    assert named.ends() == 4, "the end of a right ends the following"
     hf.people("third", rights="")
     hf.ok("grant", "third", "--rights", "observe", "--session", "open", "--expires", "4s")
     all_of_it = Follower(hf, "--as", "third")
@@ -248,8 +219,8 @@ def test_a5_who_may_not_observe_is_told_nothing_and_who_may_not_any_more_is_cut_
     hf.end("open", "closed")
 
 
-def test_a_reader_that_does_not_read_gets_the_newest_and_costs_nobody(hf: Installation) -> None:
-    """Its socket is full; meanwhile the states go to and fro."""
+def test_a_stalled_reader_gets_the_newest_state_and_delays_no_other(hf: Installation) -> None:
+    """The reader's socket is full; meanwhile the states alternate."""
     hf.ready("busy")
     slow, quick = Wire(hf, "ann", 91), Follower(hf, "busy")
     slow.say(frames.request(1, {"op": "attention", "sessions": ["busy"], "follow": True}))
@@ -273,7 +244,7 @@ def test_a_reader_that_does_not_read_gets_the_newest_and_costs_nobody(hf: Instal
     hf.end("busy")
 
 
-def test_what_cannot_be_asked_is_said(hf: Installation) -> None:
+def test_invalid_requests_for_attention_are_errors(hf: Installation) -> None:
     the_error(hf.attempt("attention", "nothere", "--json"), 3)
     the_error(hf.attempt("attention", "a/b", "c/d", "--json"), 2)
     the_error(hf.attempt("attention", "a/b", "d", "--json"), 2)

@@ -1,4 +1,4 @@
-"""What a client may do wrong: each gets a typed answer or is shown the door, and the host goes on undisturbed."""
+"""Wrong input of clients: each gets a typed answer or is disconnected; the host is undisturbed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import DEADLINE_S, SOON_S, Installation, eventually, installation
-from tests.e2e.test_commands import the_error
 
 from holdfast import home as homes
 from holdfast.client.link import Link
-from holdfast.host.ops import OPS
-from holdfast.model import signing
+from holdfast.core.contract.codec import request_fields
+from holdfast.core.contract.table import OPERATIONS
 from holdfast.model.errors import HoldfastError, Usage
 from holdfast.model.limits import (
     CLIENTS_MAX,
@@ -28,84 +26,10 @@ from holdfast.model.limits import (
     INPUT_CHUNK_BYTES,
     REQUEST_BYTES,
 )
-from holdfast.testing.introduction import Introduction
 from holdfast.wire import frames
-
-HELLO: dict[str, Any] = {
-    "version": frames.VERSION,
-    "lowest": frames.LOWEST,
-    "client": 77,
-    "operator": "tester",
-    "modality": "test",
-    "key": signing.show(signing.public(bytes(32))),
-}
-
-
-class Raw:
-    """A connection that says exactly what the test wants."""
-
-    def __init__(self, hf: Installation, hello: bool = True) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(DEADLINE_S)
-        self.sock.connect(str(hf.home / "run/host.sock"))
-        self.splitter = frames.Splitter(frames.FROM_HOST)
-        self.ready: list[tuple[int, bytes]] = []
-        if hello:
-            assert self.introduce(hf, random.getrandbits(63) | 2)[0] == frames.WELCOME
-
-    def introduce(self, hf: Installation, client: int, **odd: Any) -> tuple[int, bytes]:
-        introduction = Introduction(homes.resolve(hf.env), client, **odd)
-        self.send(introduction.hello)
-        kind, challenge = self.frame()
-        assert kind == frames.CHALLENGE
-        self.send(introduction.proof(challenge))
-        return self.frame()
-
-    def send(self, data: bytes) -> Raw:
-        self.sock.sendall(data)
-        return self
-
-    def push(self, data: bytes) -> Raw:
-        """The same, though the host may close before it has all of it."""
-        try:
-            return self.send(data)
-        except ConnectionError:
-            return self
-
-    def frame(self) -> tuple[int, bytes]:
-        while not self.ready:
-            data = self.sock.recv(1 << 18)
-            if not data:
-                raise EOFError
-            self.ready.extend(self.splitter.feed(data))
-        return self.ready.pop(0)
-
-    def ask(self, body: Any, number: int = 1) -> tuple[bool, dict[str, Any]]:
-        self.send(
-            frames.frame(frames.REQUEST, struct.pack("<I", number) + json.dumps(body).encode())
-        )
-        while True:
-            kind, payload = self.frame()
-            if kind == frames.REPLY:
-                answered, ok, result = frames.read_reply(payload)
-                if answered == number:
-                    return ok, result
-
-    def farewell(self) -> dict[str, Any] | None:
-        """What the host says before it closes; None if it closes without a word."""
-        try:
-            while True:
-                kind, payload = self.frame()
-                if kind == frames.BYE:
-                    last = frames.read_json(payload)
-                    with pytest.raises((EOFError, ConnectionError)):
-                        self.frame()
-                    return last
-        except (EOFError, ConnectionError):
-            return None
-
-    def close(self) -> None:
-        self.sock.close()
+from tests.support.commands.results import the_error
+from tests.support.installation import SOON_S, Installation, eventually, installation
+from tests.support.peers.raw_client import HELLO, Raw
 
 
 @pytest.fixture(scope="module")
@@ -117,12 +41,12 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 @pytest.fixture(autouse=True)
 def unharmed(hf: Installation) -> Iterator[None]:
-    """Whatever was sent: the same host answers, the same session runs, and the log has no traceback."""
+    """After any input: the same host answers, the same session runs, no traceback in the log."""
     pid, session = hf.host_pid, hf.get("cat")
     yield
     again = eventually(
         lambda: (found := hf.get("cat"))["state"] == "detached" and found,
-        "whoever was attached to have gone",
+        "attached clients to have gone",
     )
     assert hf.host_pid == pid
     assert (again["id"], again["pid"]) == (session["id"], session["pid"])
@@ -138,7 +62,7 @@ def unharmed(hf: Installation) -> Iterator[None]:
         b"GET / HTTP/1.1\r\n\r\n",
         b"\0" * 100,
         b"\xff" * 100,
-        os.urandom(4096),
+        random.Random(1).randbytes(4096),
         frames.frame(0x7F, b""),
         frames.frame(frames.REPLY, b"x" * 10),
         struct.pack("<IB", REQUEST_BYTES + 1, frames.HELLO),
@@ -157,7 +81,7 @@ def unharmed(hf: Installation) -> Iterator[None]:
     ],
     ids=lambda b: repr(b[:12]),
 )
-def test_before_the_introduction_nothing_but_an_introduction(
+def test_before_the_introduction_every_other_frame_is_refused(
     hf: Installation, garbage: bytes
 ) -> None:
     raw = Raw(hf, hello=False).send(garbage)
@@ -238,7 +162,7 @@ def test_a_newer_client_that_still_speaks_ours_is_welcome(hf: Installation) -> N
     ],
     ids=lambda b: repr(b[:12]),
 )
-def test_after_the_introduction_what_is_no_frame_ends_the_connection(
+def test_after_the_introduction_an_invalid_frame_ends_the_connection(
     hf: Installation, garbage: bytes
 ) -> None:
     last = Raw(hf).send(garbage).farewell()
@@ -311,9 +235,9 @@ WRONG: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("op", sorted(set(OPS) - {"down", "doctor"}))
-def test_every_field_of_every_operation_refuses_what_it_is_not(hf: Installation, op: str) -> None:
-    """Answered with a typed error or a good answer; never with silence, never with an internal one."""
+@pytest.mark.parametrize("op", sorted(set(OPERATIONS) - {"down", "doctor"}))
+def test_every_field_of_every_operation_refuses_wrong_types(hf: Installation, op: str) -> None:
+    """Answered with a typed error or a good answer; never with silence or an internal error."""
     good: dict[str, Any] = {
         "session": "nothere",
         "name": "x",
@@ -341,11 +265,14 @@ def test_every_field_of_every_operation_refuses_what_it_is_not(hf: Installation,
         "to": "x",
         "pid": 1,
         "signal": "TERM",
+        "record": "nothere",
+        "seqs": [1],
     }
-    base = {name: good[name] for name in OPS[op].fields if name in good}
+    fields = request_fields(OPERATIONS[op].request)
+    base = {name: good[name] for name in fields if name in good}
     raw = Raw(hf)
     number = 1
-    for name in OPS[op].fields:
+    for name in fields:
         for value in WRONG:
             if name in ("follow", "existing") and value is True:
                 continue
@@ -358,7 +285,7 @@ def test_every_field_of_every_operation_refuses_what_it_is_not(hf: Installation,
             )
     ok, body = raw.ask({"op": op, **base, "nonsense": 1}, number + 1)
     assert not ok and body["name"] == "usage" and "nonsense" in body["message"]
-    required = [name for name, field in OPS[op].fields.items() if field.default is ...]
+    required = [name for name, field in fields.items() if field.required]
     for name in required:
         ok, body = raw.ask({"op": op, **{k: v for k, v in base.items() if k != name}}, number + 2)
         assert not ok and body["name"] == "usage" and name in body["message"]
@@ -423,7 +350,7 @@ def test_a_client_that_does_not_read_its_answers_is_let_go(hf: Installation) -> 
 
 
 def test_thousands_of_connections_that_say_nothing_are_bounded_and_go(hf: Installation) -> None:
-    """They cost descriptors up to a limit, for as long as an introduction may take; then others are served again."""
+    """They cost descriptors up to a limit, for the time of an introduction."""
     silent = []
     try:
         for _ in range(CLIENTS_MAX + 500):
@@ -486,7 +413,7 @@ def test_names_with_every_odd_character(hf: Installation) -> None:
             ("rename", {"session": "cat", "name": name}),
         ):
             if op == "new" and not name:
-                continue  # none given: one is chosen
+                continue  # no value given: one is chosen
             with pytest.raises(Usage) as refused:
                 link.request(op, **fields)
             assert refused.value.message.isascii() and refused.value.message.isprintable(), (
@@ -537,7 +464,8 @@ def test_a_deleted_working_directory_is_no_obstacle(hf: Installation, tmp_path: 
         [
             "sh",
             "-c",
-            f"cd {gone}; rmdir {gone}; python -m holdfast new deleted --no-attach; python -m holdfast ls; echo rc=$?",
+            f"cd {gone}; rmdir {gone}; python -m holdfast new deleted --no-attach; "
+            "python -m holdfast ls; echo rc=$?",
         ],
         env={"PATH": hf.env["PATH"]},
     )
@@ -578,7 +506,7 @@ def test_arguments_of_any_length_do_not_break_the_listing(hf: Installation) -> N
     assert made["argv"][-1] == "..."
     assert len(hf.ok("ls", "--json").raw) < 10_000
     term = hf.ask("ping")["term"]
-    os.kill(hf.host_pid, 1)  # replaced in place: what the keeper keeps must be enough
+    os.kill(hf.host_pid, 1)  # replaced in place: the keeper's state must be enough
 
     def replaced() -> bool:
         try:

@@ -1,4 +1,4 @@
-"""The home in every bad state: a typed error that says what to do, nothing lost, all well when it is repaired."""
+"""The home in every bad state: a typed error with the remedy, no loss, and recovery."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import DEADLINE_S, Installation, alive, eventually, installation
-from tests.e2e.test_commands import the_error
-from tests.host.ordinary_user import OrdinaryUser, ordinary_user
+
+from tests.support.commands.results import the_error
+from tests.support.installation import DEADLINE_S, Installation, alive, eventually, installation
+from tests.support.ordinary_user import OrdinaryUser, ordinary_user
 
 
 @pytest.fixture
@@ -120,8 +121,11 @@ def test_many_clients_that_all_start_the_host_get_one(made: Installation) -> Non
 
 
 def test_stale_sockets_and_locks_do_not_lie(made: Installation) -> None:
-    """A dead host's socket, a lock file with the pid of a living process, sockets of keepers that are no more, things
-    that are no sockets at all."""
+    """Stale sockets and locks.
+
+    A dead host's socket, a lock file with the pid of a living process, sockets of dead keepers,
+    files that are no sockets.
+    """
     made.home.mkdir(mode=0o700)
     run = made.home / "run"
     run.mkdir(mode=0o700)
@@ -148,8 +152,8 @@ def test_stale_sockets_and_locks_do_not_lie(made: Installation) -> None:
     made.end("works")
 
 
-def test_a_keeper_that_does_not_answer_holds_up_nobody_and_is_unknown(made: Installation) -> None:
-    """S2: what cannot be reached is unknown, never the last answer; it is there again as soon as it answers."""
+def test_a_keeper_that_does_not_answer_is_unknown_and_blocks_no_other(made: Installation) -> None:
+    """S2: an unreachable session is unknown, never its last answer; it is back when it answers."""
     stuck, good = made.new("stuck"), made.new("good")
     os.kill(stuck["keeper"], signal.SIGSTOP)
     os.kill(made.host_pid, signal.SIGKILL)
@@ -218,7 +222,7 @@ def test_a_corrupt_database_is_put_aside_and_sessions_are_found_again(
         "garbage",
         "truncated",
         "middle",
-    ):  # who may is lost with it, and is not for whoever comes first
+    ):  # the rights are lost with the file, and do not fall to the first user
         refused = made.attempt("up", "--detach")
         assert refused.rc == 4 and "operator recover" in refused.err
         assert "admin" in made.ok("operator", "recover").out
@@ -260,7 +264,7 @@ def test_a_database_of_a_newer_release_is_left_alone(made: Installation) -> None
         ("[turn]\nidle_s = true\n", "must be float"),
         ("[turn]\nidle_s = -1\n", "between"),
         ("[turn]\nidle = 3\n", "unknown option turn.idle"),
-        ("stray = 1\n", "outside of a section"),
+        ("stray = 1\n", "is not inside a section"),
         ("[session]\nring_bytes = 1\n", "between"),
         ("[session]\nring_bytes = 1.5\n", "must be int"),
         ("\xff\xfe", "config.toml"),
@@ -319,7 +323,7 @@ def test_the_host_takes_the_descriptors_it_may_have_and_sessions_get_the_users(
 
 @contextlib.contextmanager
 def small_disk(base: Path) -> Iterator[Path]:
-    """A tmpfs of its own, which can be filled without hurting anybody."""
+    """A tmpfs of its own, which can be filled without harm."""
     if os.getuid() != 0 or shutil.which("mount") is None:
         pytest.skip("needs root to mount a small tmpfs")
     at = base / "disk"
@@ -335,7 +339,7 @@ def small_disk(base: Path) -> Iterator[Path]:
 
 
 def fill(at: Path) -> Path:
-    """Not one byte is left."""
+    """Fill the disk to the last byte."""
     ballast = at / "ballast"
     with open(ballast, "ab", buffering=0) as f:
         for size in (65536, 4096, 1):
@@ -353,7 +357,7 @@ def test_a_full_disk_harms_no_session_and_is_over_when_there_is_space(tmp_path: 
             made.ok("run", "live", "--", "echo before")
             pid = made.host_pid
             ballast = fill(disk)
-            for _ in range(30):  # what is left in the database's files is used up, too
+            for _ in range(30):  # space left in the database's files is used up, too
                 if made.cli("new", "filler", "--json", "--", "true").rc:
                     break
             error = the_error(made.attempt("new", "refused", "--json"), 5)
@@ -367,9 +371,7 @@ def test_a_full_disk_harms_no_session_and_is_over_when_there_is_space(tmp_path: 
                     break
             assert "free disk space" in the_error(refused, 5)["recover"]
             the_error(made.attempt("rename", "live", "renamed", "--json"), 5)
-            terminal = made.attach(
-                "live"
-            )  # whoever is attached goes on: the record of keys follows
+            terminal = made.attach("live")  # attached clients continue: the record of keys follows
             terminal.see("$")
             terminal.send("echo while''-full\r")
             terminal.see("while-full")
@@ -469,7 +471,7 @@ def test_an_ordinary_user_with_a_read_only_and_with_a_foreign_home(tmp_path: Pat
 
 
 def cleanup(user: OrdinaryUser, cli: Any) -> None:
-    """Sessions and host by their own commands; whatever is left of this user is ended with the user."""
+    """End sessions and host by their own commands; leftover processes end with the user."""
     for name in ("mine", "third"):
         cli("end", name)
     cli("down")

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Installation, installation
 
-from holdfast.core import devices
+from holdfast.core.people import devices
 from holdfast.faces.cli.main import COMMANDS, parser
+from tests.support.installation import Installation, installation
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,11 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 
 def complete(hf: Installation, *words: str) -> set[str]:
-    """What a real bash offers for the last word."""
-    script = f'source {hf.base / "bash"}; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _holdfast; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    """The completions of a real bash for the last word."""
+    script = (
+        f'source {hf.base / "bash"}; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _holdfast; '
+        f'printf "%s\\n" "${{COMPREPLY[@]}}"'
+    )
     done = subprocess.run(
         ["bash", "--norc", "-c", script, "bash", "holdfast", *words],
         env=hf.env,
@@ -76,11 +79,12 @@ def test_bash_completes_commands_options_sessions_and_values(hf: Installation) -
         assert complete(hf, name, "--") == options, name
 
 
-def test_bash_completes_names_of_everything_where_it_applies(hf: Installation) -> None:
+def test_bash_completes_names_where_they_apply(hf: Installation) -> None:
     hf.people("ann", rights="admin")
     hf.people("bot", rights="execute", kind="agent")
     (hf.home / "policy.toml").write_text(
-        'version = 1\nextends = "default"\n[[rule]]\nname = "asked"\nverdict = "ask"\nbecause = "it is shared"\n'
+        'version = 1\nextends = "default"\n[[rule]]\nname = "asked"\nverdict = "ask"\n'
+        'because = "it is shared"\n'
         'when = { act = ["end"] }\nwho = { operators = ["bot"] }\n'
     )
     hf.ok("grant", "bot", "--rights", "end")
@@ -132,7 +136,7 @@ def test_bash_completes_names_of_everything_where_it_applies(hf: Installation) -
     hf.ok("up", "--detach")
 
 
-def test_bash_registers_it(hf: Installation) -> None:
+def test_bash_registers_the_completion(hf: Installation) -> None:
     done = subprocess.run(
         ["bash", "--norc", "-c", f"source {hf.base / 'bash'}; complete -p holdfast"],
         env=hf.env,
@@ -170,7 +174,7 @@ def test_zsh_parses_loads_and_completes(hf: Installation) -> None:
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
-def test_fish_parses_it(hf: Installation) -> None:
+def test_fish_parses_the_completion(hf: Installation) -> None:
     subprocess.run(["fish", "-n", str(hf.base / "fish")], check=True)
 
 
@@ -195,7 +199,7 @@ def test_the_manual_page_renders(hf: Installation, tmp_path: Path) -> None:
     for name, command in COMMANDS.items():
         assert f".B holdfast {name}" in page.replace("\\-", "-"), name
         assert command.example.replace("\\", "\\e").replace("-", "\\-") in page
-    assert not re.search(r"(?<!\\)\\[^e&\-]", page), "an escape that nobody meant"
+    assert not re.search(r"(?<!\\)\\[^e&\-]", page), "an unintended escape"
     if shutil.which("groff"):
         done = subprocess.run(
             ["groff", "-man", "-Tutf8", "-ww", "-rHY=0", str(tmp_path / "holdfast.1")],

@@ -1,4 +1,4 @@
-"""`run`: one discrete command in the live shell, its exact output and its exit code, whatever the command does."""
+"""`run`: one discrete command in the live shell, with exact output and exit code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import DEADLINE_S, Installation, eventually, installation
-from tests.e2e.test_commands import the_error, the_line
 
-from holdfast.testing.history import difference
+from tests.support.checkers.history import difference
+from tests.support.commands.results import the_error, the_line
+from tests.support.installation import DEADLINE_S, Installation, eventually, installation
 
 SHELLS = ("bash", "zsh", "dash")
 
@@ -31,7 +31,7 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 
 def background(hf: Installation, session: str, *words: str) -> subprocess.Popen[bytes]:
-    """A run beside the test, waited for until its command is in the foreground."""
+    """Start a run beside the test, and wait until its command is in the foreground."""
     process = hf.start("run", session, "--", *words)
     program = words[0].partition(";")[0]
     eventually(
@@ -42,7 +42,7 @@ def background(hf: Installation, session: str, *words: str) -> subprocess.Popen[
 
 
 def test_run_works_at_once_after_new_and_after_another_run(hf: Installation) -> None:
-    """Nobody has to know when the shell is ready: a starting shell, and one between two commands, is waited for."""
+    """A user need not know when the shell is ready: `run` waits for a starting or busy shell."""
     hf.new("quick")
     for n in range(5):
         assert hf.ok("run", "quick", "--", "echo", str(n)).out == f"{n}\n"
@@ -52,6 +52,7 @@ def test_run_works_at_once_after_new_and_after_another_run(hf: Installation) -> 
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.smoke
 def test_run_gives_output_and_exit_code_exactly(hf: Installation, shell: str) -> None:
     assert (
         hf.ok(
@@ -109,13 +110,13 @@ def test_run_ctrl_c_is_130_and_the_shell_goes_on(hf: Installation, shell: str) -
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_run_of_something_that_asks_is_answered_by_send(hf: Installation, shell: str) -> None:
+def test_a_run_that_asks_is_answered_by_send(hf: Installation, shell: str) -> None:
     process = background(hf, shell, sys.executable, "-c", "print('name?'); print('hello', input())")
     hf.wait(shell, "input")
     hf.ok("send", shell, "you", "--enter")
     out, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0
-    assert out == b"name?\nyou\nhello you\n"  # the terminal echoes what is typed
+    assert out == b"name?\nyou\nhello you\n"  # the terminal echoes the input
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -141,7 +142,7 @@ def test_run_exit_and_exec_end_the_session_with_their_code(hf: Installation, she
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_run_output_is_byte_exact(hf: Installation, shell: str, tmp_path: Path) -> None:
-    """Random bytes hold every sequence that a viewer's terminal must not see, and every control character."""
+    """Random bytes hold every sequence that a viewer's terminal must not see, and every control."""
     source = tmp_path / "random"
     source.write_bytes(random.Random(shell).randbytes(5_000_000 if shell == "bash" else 500_000))
     hf.new(f"{shell}-exact", "--", shell)
@@ -157,7 +158,7 @@ def test_run_100_mb_complete(hf: Installation) -> None:
     for _ in range(count):
         wanted.update(lines)
     with subprocess.Popen(
-        hf.argv(("run", "bash", "--", f"for i in $(seq {count}); do cat big; done")),
+        hf.argv(("run", "bash", "--", f"for i in $(seq {count}); do cat {hf.user}/big; done")),
         cwd=hf.user,
         env=hf.env,
         stdout=subprocess.PIPE,
@@ -191,7 +192,7 @@ def test_run_json_has_the_code_the_output_and_its_reference(hf: Installation) ->
     assert hf.ok("read", "bash", "--from", str(start)).raw[: end - start] == b"out\r\nerr\r\n"
 
 
-def test_run_refuses_with_the_name_of_what_is_in_the_foreground(hf: Installation) -> None:
+def test_run_refuses_with_the_name_of_the_foreground_program(hf: Installation) -> None:
     hf.new("busy")
     for program, quit_by in (
         (f"{sys.executable} -q", ("exit()", "--enter")),
@@ -253,11 +254,12 @@ def test_run_timeout_leaves_the_command_running(hf: Installation) -> None:
         hf.attempt("run", "slow", "--timeout", "0.3", "--json", "--", "sleep 1000"), 124, rc=255
     )
     assert error["name"] == "timed_out"
+    assert error["retry_safe"] is False  # a retry would run the command a second time
     hf.end("slow")
 
 
 def test_two_runs_at_once_do_not_mix(hf: Installation) -> None:
-    """One of them runs, the others are refused; nobody's output or code gets into another's."""
+    """One of them runs, the others are refused; no output or exit code gets mixed up."""
     hf.ready("race")
     many = [
         hf.start(
@@ -294,7 +296,7 @@ def test_a_run_whose_client_is_killed_goes_on_and_gives_its_turn_back(hf: Instal
 
 
 def test_s4_a_run_survives_the_death_of_the_host(hf: Installation) -> None:
-    """No byte twice, none missing, the exit code is the command's; also when it takes longer than a client waits."""
+    """No byte twice, none missing, the right exit code; also longer than a client waits."""
     hf.ready("through")
     marker = hf.user / "go"
     process = hf.start(
@@ -320,7 +322,7 @@ def test_s4_a_run_survives_the_death_of_the_host(hf: Installation) -> None:
 
 
 def test_run_that_ends_the_session_still_gives_all_of_its_output(hf: Installation) -> None:
-    """Also to a reader that takes its time: the session is over, its last output is not."""
+    """Also to a slow reader: the session is over, its last output is not."""
     hf.new("last")
     process = hf.start("run", "last", "--", "head -c 6000000 /dev/zero | tr '\\0' x; exit 9")
     hf.wait("last", "exit")
@@ -328,8 +330,8 @@ def test_run_that_ends_the_session_still_gives_all_of_its_output(hf: Installatio
     assert (process.returncode, len(out), set(out)) == (9, 6_000_000, {ord("x")}), err
 
 
-def test_keys_that_a_pager_took_are_in_nobodys_way(hf: Installation) -> None:
-    """`q` ended the pager; it is on no line, and the shell is as ready as before."""
+def test_keys_that_a_pager_took_leave_no_unfinished_line(hf: Installation) -> None:
+    """`q` ended the pager and is on no line; the shell is as ready as before."""
     hf.ready("pager")
     hf.ok("send", "pager", "less -X /etc/passwd", "--enter")
     hf.wait("pager", "text:root")
@@ -385,10 +387,10 @@ def test_s4_a_host_that_dies_while_a_command_runs_leaves_the_shell_ready(hf: Ins
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "dash"])
-def test_what_is_typed_to_start_a_command_does_not_stay_on_the_screen(
+def test_the_typed_trigger_of_a_run_does_not_stay_on_the_screen(
     hf: Installation, shell: str
 ) -> None:
-    """Also where the prompt leaves it no room on its line."""
+    """Also where the prompt leaves no room on its line."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     name = f"clean-{shell}"
@@ -399,4 +401,24 @@ def test_what_is_typed_to_start_a_command_does_not_stay_on_the_screen(
     lines = [line for line in hf.view(name)["lines"] if line]
     assert lines[:2] == ["run> echo one", "one"] and not any("_hf" in line for line in lines), lines
     assert lines[-3:-1] == ["run> echo two", "two"], lines
+    hf.end(name)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "dash"])
+def test_a_run_does_not_erase_output_in_front_of_the_prompt(hf: Installation, shell: str) -> None:
+    """Output without a newline at its end shares a line with the prompt and the typed trigger."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    name = f"unfinished-{shell}"
+    hf.ready(name, "--size", "40x24", "--", shell)
+    wide = "x" * 35  # so that the trigger begins on this line and ends on the next
+    for text in ("printf abc", f"printf {wide}", "printf 'a\\rb'", "echo one"):
+        hf.ok("run", name, "--", text)
+        hf.wait(name, "idle")
+    lines = [line for line in hf.view(name)["lines"] if line]
+    assert lines[0] == "run> printf abc" and lines[1].rstrip("%#") == "abc", lines
+    assert lines[2:4] == [f"run> printf {wide}"[:40], f"run> printf {wide}"[40:]], lines
+    assert lines[4].rstrip("%#") == wide, lines
+    assert lines[5] == "run> printf 'a\\rb'", lines
+    assert lines[6].startswith("b") and lines[-3:-1] == ["run> echo one", "one"], lines
     hf.end(name)

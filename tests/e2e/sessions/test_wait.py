@@ -1,15 +1,24 @@
-"""`wait`: each condition with live programs, and nothing that would do by guessing."""
+"""`wait`: each condition with live programs, and no answer by guessing."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.e2e.harness import DEADLINE_S, SOON_S, Installation, eventually, installation
-from tests.e2e.test_commands import the_error, the_line
+
+from tests.support.commands.results import the_error, the_line
+from tests.support.installation import (
+    DEADLINE_S,
+    SHARE_PYTHON,
+    SOON_S,
+    Installation,
+    eventually,
+    installation,
+)
 
 SERVE = (
     "import http.server as h; s = h.HTTPServer(('127.0.0.1', 0), h.SimpleHTTPRequestHandler); "
@@ -33,7 +42,7 @@ def wait_for(hf: Installation, session: str, what: str) -> dict[str, object]:
 
 
 def not_now(hf: Installation, session: str, what: str) -> str:
-    """The condition does not hold: the wait ends at its limit and says what is the case instead."""
+    """The condition does not hold: the wait ends at its limit and reports the present state."""
     error = the_error(hf.attempt("wait", session, "--for", what, "--timeout", "0.4", "--json"), 124)
     assert error["name"] == "timed_out" and error["retry_safe"] is True
     return str(error["message"])
@@ -78,7 +87,7 @@ def test_secret_is_a_prompt_without_echo(hf: Installation) -> None:
     assert "hunter" not in hf.screen("sh") and "hunter" not in (hf.home / "host.log").read_text()
 
 
-def test_text_on_the_screen_or_in_what_comes(hf: Installation) -> None:
+def test_text_on_the_screen_or_in_later_output(hf: Installation) -> None:
     hf.ok("run", "sh", "--", "echo on-the-''screen")
     assert wait_for(hf, "sh", "text:on-the-scr..n") == {
         **wait_for(hf, "sh", "text:on-the-scr..n"),
@@ -92,7 +101,8 @@ def test_text_on_the_screen_or_in_what_comes(hf: Installation) -> None:
     hf.ok(
         "send",
         "sh",
-        r"for i in $(seq 300 5000); do printf '\033[1mitem %d\033[0m of %d\n' $i 5''000; done; clear",
+        r"for i in $(seq 300 5000); do printf '\033[1mitem %d\033[0m of %d\n' $i 5''000; done; "
+        r"clear",
         "--enter",
     )
     out, err = waiter.communicate(timeout=DEADLINE_S)
@@ -102,6 +112,102 @@ def test_text_on_the_screen_or_in_what_comes(hf: Installation) -> None:
     wait_for(hf, "sh", "idle")
 
 
+def test_text_that_begins_on_the_screen_and_ends_in_later_output(hf: Installation) -> None:
+    hf.new("halves", "--", "sh", "-c", "stty raw -echo; echo READY; exec cat -v")
+    hf.wait("halves", "text:READY")
+    hf.ok("send", "halves", "first ha")
+    hf.wait("halves", "text:first ha")
+    waiting = hf.start("wait", "halves", "--for", "text:first half", "--json")
+    hf.under_way("wait", 1)
+    hf.view("halves")  # answered after the look of the wait
+    hf.ok("send", "halves", "lf")
+    out, err = waiting.communicate(timeout=DEADLINE_S)
+    assert waiting.returncode == 0, err
+    assert json.loads(out)["seen"] == "first half"
+    hf.end("halves")
+
+
+def since(hf: Installation, session: str, what: str, start: object) -> dict[str, object]:
+    found: dict[str, object] = hf.ok(
+        "wait",
+        session,
+        "--for",
+        f"text:{what}",
+        "--since",
+        str(start),
+        "--timeout",
+        "120",
+        "--json",
+    ).json
+    return found
+
+
+def test_s2_text_since_an_offset_is_found_though_it_was_printed_before_and_stale_text_is_not(
+    hf: Installation,
+) -> None:
+    hf.ok("run", "sh", "--", "echo sta''le")
+    typed = hf.ok("send", "sh", "echo fre''sh; clear", "--enter", "--json").json["offset"]
+    assert since(hf, "sh", "fresh", typed)["where"] == "output"
+    wait_for(hf, "sh", "idle")
+    ran = hf.ok("run", "sh", "--once", "since", "--json", "--", "echo from-a-''run; clear").json
+    for start in (ran["output"]["start"], ran["output"]["ref"], ran["ref"]):
+        assert since(hf, "sh", "from-a-r.n", start)["seen"] == "from-a-run"
+        limited = ("--since", str(start), "--timeout", "0.4", "--json")
+        for stale in ("stale", "fresh"):
+            error = hf.attempt("wait", "sh", "--for", f"text:{stale}", *limited)
+            assert the_error(error, 124)["name"] == "timed_out"
+    # A text that began before the offset is not found, and one that comes later is.
+    hf.ok("run", "sh", "--", "echo on-the-''screen")
+    end = hf.get("sh")["output"]["end"]
+    waiting = hf.start("wait", "sh", "--for", "text:on-the-screen", "--since", str(end), "--json")
+    hf.under_way("wait", 1)
+    hf.ok("run", "sh", "--", "echo on-the-''screen")
+    assert waiting.wait(timeout=DEADLINE_S) == 0
+
+
+def test_s8_text_since_a_run_is_found_by_the_next_host(hf: Installation) -> None:
+    ran = hf.ok("run", "sh", "--json", "--", "echo before-the-''death; clear").json
+    eventually(
+        lambda: any(
+            one["facts"].get("act") == ran["act"] for one in hf.ok("log", "sh", "--json").records
+        ),
+        "the act in the record",
+    )
+    os.kill(hf.host_pid, 9)
+    assert since(hf, "sh", "before-the-death", ran["ref"])["seen"] == "before-the-death"
+
+
+def test_s2_since_output_that_rolled_off_is_lost_with_the_range_that_is_kept(
+    hf: Installation,
+) -> None:
+    def lost(start: object, code: int) -> dict[str, object]:
+        refused = hf.attempt("wait", "sh", "--for", "text:x", "--since", str(start), "--json")
+        return the_error(refused, code)
+
+    first = hf.ok("run", "sh", "--json", "--", "echo one").json
+    hf.ok("run", "sh", "--", "head -c 9000000 /dev/zero | tr '\\0' y | fold; echo")
+    kept = hf.get("sh")["output"]
+    for start in (0, first["output"]["ref"], first["ref"]):
+        error = lost(start, 6)
+        assert error["name"] == "lost" and "rolled off; kept are " in str(error["message"])
+        assert f"kept are {kept['start']} to {kept['end']}" in str(error["message"])
+    session = hf.get("sh")["id"]
+    for wrong in (
+        "x",
+        "-1",
+        "",
+        10**12,
+        f"hf:{session}",
+        "hf:0123456789ab@1:0-1",
+        hf.ok("send", "sh", "--key", "C-u", "--json").json["ref"],
+    ):
+        lost(wrong, 2)
+    lost(f"hf:{session}@99:0-1", 6)
+    lost(f"hf:{session}@1#999999", 6)
+    refused = hf.attempt("wait", "sh", "--for", "idle", "--since", "0", "--json")
+    assert "text:REGEX" in str(the_error(refused, 2)["recover"])
+
+
 def test_port_is_one_that_the_session_listens_on(hf: Installation) -> None:
     hf.ready("server")
     hf.ok("send", "server", f'{sys.executable} -c "{SERVE}"', "--enter")
@@ -109,7 +215,7 @@ def test_port_is_one_that_the_session_listens_on(hf: Installation) -> None:
     port = str(seen["seen"]).split()[1]
     found = wait_for(hf, "server", f"port:{port}")
     assert f":{port}" in str(found["seen"]) and isinstance(found["pid"], int)
-    not_now(hf, "sh", f"port:{port}")  # somebody else's port is not this session's
+    not_now(hf, "sh", f"port:{port}")  # a port of another session does not count for this session
     hf.end("server")
 
 
@@ -131,11 +237,11 @@ def test_exit_of_the_session_and_the_end_of_every_other_wait(hf: Installation) -
             assert process.returncode == 3 and b"ended" in err
     assert (
         wait_for(hf, "ends", "exit")["exit_code"] == 21
-    )  # it has happened: the answer comes at once
+    )  # the event has happened: the answer comes at once
     the_error(hf.attempt("wait", "ends", "--for", "idle", "--json"), 3)
 
 
-def test_a_pattern_that_would_never_end_harms_nobody(hf: Installation) -> None:
+def test_a_pattern_that_would_never_end_blocks_no_other_client(hf: Installation) -> None:
     hf.quick("send", "sh", "echo " + "a" * 60 + "!", "--enter")
     error = the_error(
         hf.attempt("wait", "sh", "--for", "text:(a+)+$", "--timeout", "120", "--json"), 2
@@ -144,7 +250,7 @@ def test_a_pattern_that_would_never_end_harms_nobody(hf: Installation) -> None:
     hf.wait("sh", "idle")
 
 
-def test_what_cannot_be_waited_for_is_said(hf: Installation) -> None:
+def test_invalid_conditions_are_reported(hf: Installation) -> None:
     for what in (
         "",
         "nonsense",
@@ -175,7 +281,10 @@ def test_s4_a_wait_survives_the_death_of_the_host_and_keeps_its_limit(hf: Instal
     hf.under_way("wait", 2)
 
     def over() -> bool:
-        """A host that has both waits is given a second: a limit that began anew with each host would never pass."""
+        """A host that has both waits gets a second.
+
+        A limit that began anew with each host would never pass.
+        """
         eventually(
             lambda: limited.poll() is not None or hf.ask("stats")["under_way"].get("wait", 0) >= 2,
             "both to wait again",
@@ -202,7 +311,7 @@ def test_patterns_that_no_matcher_takes_are_usage(hf: Installation) -> None:
 
 
 def test_a_wait_for_text_in_a_flood_leaves_the_host_to_others(fresh: Installation) -> None:
-    """Under flood there is always more to search than was searched: whoever asks something else is answered in between."""
+    """Under flood there is always more output to search: other requests are answered in between."""
     import time
 
     fresh.configure("[session]\nring_bytes = 134217728\n")
@@ -222,8 +331,8 @@ def test_a_wait_for_text_in_a_flood_leaves_the_host_to_others(fresh: Installatio
     fresh.end("flood")
 
 
-def test_what_wait_prints_cannot_act_on_the_terminal(hf: Installation) -> None:
-    """What was found is the session's text: line ends and C1 controls are shown, never obeyed."""
+def test_the_output_of_wait_cannot_act_on_the_terminal(hf: Installation) -> None:
+    """The found text is the session's: line ends and C1 controls are shown, never obeyed."""
     hf.quick("run", "sh", "--", "printf 'al''pha\\nom''ega\\n'")
     assert hf.ok(
         "wait", "sh", "--for", "text:(?s)alpha.*omega", "--timeout", "120"
@@ -313,14 +422,14 @@ def test_a_port_by_any_address_held_by_a_daemon_that_left_the_terminal(
     hf: Installation, how: str, layout: str
 ) -> None:
     name = f"daemon-{layout}-{how.count(':')}-{how.count('.')}-{how[:1].strip(':') or 'x'}"
-    made = hf.cli(
-        "new", name, "--no-attach", "--json", *(["--contained"] if layout == "contained" else [])
-    )
+    contained = ["--contained", *SHARE_PYTHON] if layout == "contained" else []
+    made = hf.cli("new", name, "--no-attach", "--json", *contained)
     if made.rc == 7:
         pytest.skip(f"no contained sessions here: {made.err}")
     family = "AF_INET6" if ":" in how else "AF_INET"
     code = (
-        f"import os, socket; l = socket.socket(socket.{family}); l.bind(('{how}', 0)); l.listen(); print(l.getsockname()[1], flush=True); "
+        f"import os, socket; l = socket.socket(socket.{family}); l.bind(('{how}', 0)); l.listen(); "
+        "print(l.getsockname()[1], flush=True); "
         "os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); l.accept()"
     )
     hf.wait(name, "idle")
