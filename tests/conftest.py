@@ -1,21 +1,70 @@
-"""What all tests rely on: the signals of an ordinary terminal, however the run itself was started; and no limits on speed where nobody set one."""
+"""What all tests rely on: ordinary signal handling, reproducible examples, and the smoke marker."""
 
 from __future__ import annotations
 
 import os
 import signal
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
-# A run started in the background or under nohup has these ignored, programs inherit that, and Ctrl-C would reach nobody.
+from tests.support.examples import EXPLORE, examples
+
+# A run that was started in the background or under nohup ignores these signals. Programs under test
+# would inherit that, and Ctrl-C would reach none of them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for _number in (signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP):
     signal.signal(_number, signal.SIG_DFL)
 
-# An example that took longer than others says something about the machine, not about what is tested. The examples are the same in every run, so that a
-# run says something about a change and not about luck; HYPOTHESIS_PROFILE=explore looks for others.
+# No deadline: a slow example says something about the machine, not about the code. The examples are
+# the same in every run, so that a failure points to a change. HYPOTHESIS_PROFILE=explore tries
+# twenty times as many, other ones in each run.
 settings.register_profile(
-    "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "explore" if EXPLORE else "same",
+    deadline=None,
+    derandomize=not EXPLORE,
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+settings.load_profile("explore" if EXPLORE else "same")
+
+
+REPETITION = "as_an_ordinary_user"  # in the names of tests that run a module again as that user
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The golden vectors belong to the smoke tests: other libraries must give the same bytes.
+
+    With several workers the order is that of their work: the longest comes first.
+    """
+    for item in items:
+        if item.path.stem.endswith("_vectors"):
+            item.add_marker("smoke")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        sizes = Counter(item.path for item in items)
+        items.sort(key=lambda item: (REPETITION not in item.name, -sizes[item.path], item.path))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A module stays on one worker, because its tests share an installation. A repetition is apart.
+
+    A repetition starts programs of its own and takes as long as the rest of its module.
+    """
+    scheduler = import_module("xdist.scheduler").LoadFileScheduling(config, log)
+    module_of = scheduler._split_scope
+    scheduler._split_scope = lambda node: node if REPETITION in node else module_of(node)
+    return scheduler
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory whose path leaves room for a socket; that of a worker's tmp_path may not."""
+    with tempfile.TemporaryDirectory(prefix="hf-", dir="/tmp") as made:
+        yield Path(made)

@@ -1,4 +1,4 @@
-"""There is one door to a terminal. Peers with two paths garbled vim in the middle of an escape sequence."""
+"""There is one path to a terminal: two paths could interleave inside an escape sequence."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ def uses(pattern: str, package: str) -> set[str]:
 
 
 def test_only_the_lane_sends_acts_to_a_keeper() -> None:
-    assert uses(r"wire\.(act|resize|signal)\(", "host") == {"host/lane.py"}
+    assert uses(r"wire\.(act|resize|signal)\(", "host") == {"host/session/lane.py"}
 
 
 def test_acts_reach_the_lane_only_through_the_session() -> None:
-    assert uses(r"lane\.(submit|key)\(", "host") == {"host/session.py"}
-    assert uses(r"\.submit_keys\(", "host") == {"host/keyboard.py"}
+    assert uses(r"lane\.(submit|key)\(", "host") == {
+        "host/session/session.py",
+        "host/session/viewers.py",  # sizes
+    }
+    assert uses(r"\.submit_keys\(", "host") == {"host/acts/keyboard.py"}
 
 
 def test_nothing_but_the_keeper_writes_to_a_terminal() -> None:
     assert uses(r"self\.master", "host") == set()
     assert uses(r"os\.write\((self\.)?master", "keeper") == {"keeper/acts.py"}
     assert uses(r"TIOCSTI", "host") <= {
-        "host/doctor.py",
-        "host/checks/terminal.py",
-        "host/checks/kernel.py",
-    } | uses(r"TIOCSTI", "host/checks")
+        "host/doctor/report.py",
+    } | uses(r"TIOCSTI", "host/doctor")

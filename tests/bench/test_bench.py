@@ -1,7 +1,7 @@
-"""The bench measures what it says: each measure once, on tiny sizes, with a bare terminal and Holdfast.
+"""The bench measures what it claims: each measure once, tiny, with a bare terminal and Holdfast.
 
-No figure is judged here: on a machine that runs tests, times mean nothing. That bytes arrive whole and screens
-come back right does not depend on time, so that is; and that verdicts follow from numbers.
+No figure is judged here: on a machine that runs tests, times mean nothing. Complete bytes and
+correct screens do not depend on time, so they are checked, and that verdicts follow from numbers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from bench import programs
 from bench.__main__ import MEASURES
 from bench.profile import WAYS, Event, hop_table, keys_on
 from bench.targets import TARGETS, Reached, Target, judge, values_of
-
-from bench import programs
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = {
@@ -37,13 +37,18 @@ OF_RAW = {
     name: ("MBps" if name.startswith("bulk") else "p50_us" if name == "echo" else "ms")
     for name in MEASURES
     if name not in ("stall", "memory", "survival")
+} | {"commands": "python_ms"}
+OF_HOLDFAST = OF_RAW | {
+    "commands": "ls_x",
+    "stall": "slowdown",
+    "memory": "kb_per_session",
+    "survival": "longest_ms",
 }
-OF_HOLDFAST = OF_RAW | {"stall": "slowdown", "memory": "kb_per_session", "survival": "longest_ms"}
 
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """One run of everything, through the command line; its JSON."""
+    """One run of all measures, through the command line; its JSON."""
     out = tmp_path_factory.mktemp("bench") / "figures"
     sizes = [word for name, value in TINY.items() for word in (f"--{name}", str(value))]
     command = [
@@ -94,7 +99,7 @@ def test_every_byte_reaches_every_viewer(figures: dict[str, Any], measure: str) 
 
 
 @pytest.mark.parametrize("measure", ["reattach_live", "reattach_static"])
-def test_s6_who_comes_back_sees_the_right_screen(figures: dict[str, Any], measure: str) -> None:
+def test_s6_a_returning_viewer_sees_the_right_screen(figures: dict[str, Any], measure: str) -> None:
     pytest.importorskip("avt")
     assert figures["rounds"][measure][0]["holdfast"]["correct"] == 1.0
 
@@ -105,8 +110,8 @@ def test_s3_a_session_survives_its_clients(figures: dict[str, Any]) -> None:
     assert one["raw"]["alive"] == 0.0  # the bare terminal's program does not: the check can fail
 
 
-def test_what_is_not_measured_is_not_judged(figures: dict[str, Any]) -> None:
-    """Without tmux in the run there is nothing to compare with."""
+def test_a_missing_measure_has_no_verdict(figures: dict[str, Any]) -> None:
+    """Without tmux in the run there is no comparison."""
     found = {(v["measure"], v["metric"]): v for v in figures["verdicts"]["holdfast"]}
     assert found["echo", "p50_us"]["reached"] == "not measured"
     assert found["bulk_plain_1", "MBps"]["value"] > 0
@@ -129,7 +134,7 @@ def test_a_verdict_is_the_median_of_the_ratios() -> None:
     assert judge(AT_LEAST, flood_rounds(10, 85, 90), "holdfast").value == 0.85
 
 
-def test_a_rate_with_lost_bytes_reaches_nothing() -> None:
+def test_a_rate_with_lost_bytes_reaches_no_target() -> None:
     verdict = judge(AT_LEAST, flood_rounds(95, 95, exact=0.0), "holdfast")
     assert verdict.reached is Reached.NO
     assert verdict.broken == ("exact",)
@@ -151,7 +156,7 @@ def test_a_ratio_is_taken_within_a_round() -> None:
     assert values_of(rounds, "tmux", "MBps", "raw") == [0.5, 0.5]
 
 
-def test_every_target_is_about_something_that_is_measured() -> None:
+def test_every_target_has_a_measure() -> None:
     assert {t.measure for t in TARGETS} <= set(MEASURES)
 
 

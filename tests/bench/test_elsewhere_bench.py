@@ -1,10 +1,17 @@
-"""The figures from elsewhere come from terminals that showed something. No figure is judged here."""
+"""The figures from another machine come from terminals that showed output.
+
+No figure is judged here.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
+import pytest
+
+from bench import elsewhere, measures, report
 from bench.elsewhere import coming_back, watching
 from bench.measures import Bench, Sizes
 from bench.peers import Holdfast, Raw, Relayed, SshTmux
@@ -12,9 +19,8 @@ from bench.report import verdicts
 from bench.targets import Reached
 from bench.terminal import read_until
 
-from bench import elsewhere, measures, report
 
-
+@pytest.mark.alone
 def test_a_client_comes_back_after_a_restart_of_the_relay() -> None:
     found = coming_back(1, ("reconnect_kill",))
     [one] = found["reconnect_kill"]
@@ -22,6 +28,7 @@ def test_a_client_comes_back_after_a_restart_of_the_relay() -> None:
     assert elsewhere.WAYS["reconnect_kill"][0] is signal.SIGKILL
 
 
+@pytest.mark.alone
 def test_all_viewers_get_every_byte_and_memory_is_seen(tmp_path: Path) -> None:
     [one] = watching(Bench(Sizes(mb=0.1, viewers=2), str(tmp_path)), (Raw, Holdfast, Relayed))
     assert set(one) == {"raw", "holdfast", "holdfast-relay"}
@@ -35,7 +42,9 @@ def test_all_viewers_get_every_byte_and_memory_is_seen(tmp_path: Path) -> None:
 def test_ssh_takes_no_key_for_itself(tmp_path: Path) -> None:
     """A tilde at the beginning of a line is a key like any other."""
     if not SshTmux.available():
-        return
+        pytest.skip("needs sshd, ssh and tmux")
+    if os.geteuid():
+        pytest.skip("the sshd of an ordinary user opens no terminal")
     peer = SshTmux()
     try:
         with measures.session(peer, ["sh", "-c", "stty raw -echo; printf THERE; exec cat"], 1) as (
@@ -49,7 +58,7 @@ def test_ssh_takes_no_key_for_itself(tmp_path: Path) -> None:
         peer.close()
 
 
-def test_what_comes_from_elsewhere_has_aims_of_its_own() -> None:
+def test_measures_through_a_relay_have_their_own_targets() -> None:
     rounds = [{"raw": {"MBps": 80.0}, "holdfast-relay": {"MBps": 41.0, "exact": 1.0}}]
     [verdict] = verdicts({"bulk_plain_1": rounds}, "holdfast-relay")
     assert verdict.reached is Reached.AIM

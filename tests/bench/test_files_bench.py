@@ -1,4 +1,4 @@
-"""The figures of who writes files come from writing some. No figure is judged here."""
+"""The figures about file writers come from real writes. No figure is judged here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from bench import files
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root is told who writes files")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gets reports of file writers")
+@pytest.mark.alone
 def test_a_load_gives_numbers_and_every_file_its_writer() -> None:
     figures = files.measured(100)
     assert (

@@ -1,4 +1,4 @@
-"""The figures of a look come from a look at what is there. No figure is judged here."""
+"""The figures of a look come from a real look. No figure is judged here."""
 
 from __future__ import annotations
 

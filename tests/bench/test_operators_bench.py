@@ -1,4 +1,7 @@
-"""The figures of seizing, halting, the door and the record come from acts that did what they say. No figure is judged here."""
+"""The figures of seizing, halting, the door and the record come from acts that took effect.
+
+No figure is judged here.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from bench.operators import PARTS
 from bench.targets import OPERATOR_TARGETS, Reached, judge
 
@@ -19,7 +23,7 @@ RUN_S = 280
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """One run of everything, through the command line; its JSON."""
+    """One run of all measures, through the command line; its JSON."""
     out = tmp_path_factory.mktemp("operators") / "figures.json"
     command = [
         sys.executable,
@@ -56,9 +60,7 @@ def test_a3_a_seize_is_effective_when_it_is_answered(figures: dict[str, Any], wh
 
 
 @pytest.mark.parametrize("what", ["plain", "contained"])
-def test_a4_nobody_does_anything_after_the_answer_to_a_halt(
-    figures: dict[str, Any], what: str
-) -> None:
+def test_a4_no_process_runs_after_the_answer_to_a_halt(figures: dict[str, Any], what: str) -> None:
     values = figures["results"][f"halt_{what}"]["holdfast"]
     assert values["late"] == 0.0
     assert values["last_p99_ms"] <= values["answered_p99_ms"]
@@ -72,13 +74,13 @@ def test_acts_at_the_door_are_timed(figures: dict[str, Any]) -> None:
         assert figures["results"][act]["holdfast"]["per_s"] > 0
 
 
-def test_every_target_is_about_something_that_is_measured(figures: dict[str, Any]) -> None:
+def test_every_target_has_a_measure(figures: dict[str, Any]) -> None:
     assert {target.measure for target in OPERATOR_TARGETS} <= set(figures["results"])
     assert len(figures["verdicts"]) == len(OPERATOR_TARGETS)
     assert len(PARTS) == 4
 
 
-def test_a_halt_that_was_not_true_reaches_nothing() -> None:
+def test_an_incomplete_halt_reaches_no_target() -> None:
     target = next(t for t in OPERATOR_TARGETS if t.measure == "halt_plain")
     quick: dict[str, float | None] = {"took_p99_ms": 1.0, "complete": 1.0, "late": 0.0}
     assert judge(target, [{"holdfast": quick}], "holdfast").reached is Reached.AIM

@@ -1,11 +1,12 @@
-"""Every module has an installation of its own; nothing of it survives the module."""
+"""Every module has its own installation, which is removed after the module."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from tests.fault.stage import Stage
+
+from tests.support.stage import Stage
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""S4 at exec depth: the host dies again and again while programs start, and every exec is answered as if it had not."""
+"""S4 at exec depth: the host dies again and again; each waiting exec is still answered."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.e2e.gated import LAYOUTS, NO_TAC, obey
-from tests.e2e.harness import eventually, installation
+
+from tests.support.exec_gate.gated_session import LAYOUTS, NO_TAC, obey
+from tests.support.installation import eventually, installation
 
 KILLS = 30
 WORK = """

@@ -1,4 +1,7 @@
-"""The history checker accepts every allowed history and names the fault in every other: a checker that cannot fail proves nothing."""
+"""The history checker accepts every allowed history and names the fault in every other.
+
+A checker that cannot fail proves nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.testing.history import (
+from tests.support.checkers.history import (
     Fault,
     Gap,
     Kind,
@@ -23,6 +26,7 @@ from holdfast.testing.history import (
     difference,
     first_difference,
 )
+from tests.support.examples import examples
 
 
 def kinds(faults: list[Fault]) -> list[Kind]:
@@ -31,7 +35,7 @@ def kinds(faults: list[Fault]) -> list[Kind]:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[list[Sent]], list[tuple[int, int]], random.Random]:
-    """Clients' inputs, each with its own content, and an allowed order in which a prefix of each arrived."""
+    """Clients' inputs with different contents, and an allowed order in which a prefix arrived."""
     rng = random.Random(draw(st.integers(0, 2**32)))
     clients: list[list[Sent]] = []
     arrivals: list[int] = []
@@ -76,7 +80,7 @@ def test_allowed_histories_pass(
 
 
 @given(histories())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_s4_an_acknowledged_input_lost_is_found(
     made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random],
 ) -> None:
@@ -89,7 +93,7 @@ def test_s4_an_acknowledged_input_lost_is_found(
 
 
 @given(histories())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_s4_a_doubled_input_is_found(
     made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random],
 ) -> None:
@@ -102,7 +106,7 @@ def test_s4_a_doubled_input_is_found(
 
 
 @given(histories())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_s4_two_inputs_of_one_client_swapped_are_found(
     made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random],
 ) -> None:
@@ -121,7 +125,7 @@ def test_s4_two_inputs_of_one_client_swapped_are_found(
 
 
 @given(histories(), st.binary(min_size=1, max_size=3).filter(lambda b: b"<" not in b))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a7_bytes_inside_an_input_are_found(
     made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random], alien: bytes
 ) -> None:
@@ -135,7 +139,7 @@ def test_a7_bytes_inside_an_input_are_found(
 
 
 @given(histories())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_missing_end_is_found(
     made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random],
 ) -> None:
@@ -185,7 +189,7 @@ def without_a(raw: bytes) -> bytes:
 
 @st.composite
 def shown(draw: st.DrawFn) -> tuple[list[Output | Screen | Gap], int]:
-    """A right log of RAW from offset 1000 on, with screens in between, and where it ends."""
+    """A correct log of RAW from offset 1000 on, with screens in between, and where it ends."""
     position = draw(st.integers(1000, 1500))
     log: list[Output | Screen | Gap] = [Screen(position)]
     for _ in range(draw(st.integers(1, 10))):
@@ -207,7 +211,7 @@ def test_right_logs_pass(made: tuple[list[Output | Screen | Gap], int]) -> None:
 
 
 @given(shown(), st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_s4_a_missing_piece_is_found(
     made: tuple[list[Output | Screen | Gap], int], data: st.DataObject
 ) -> None:
@@ -219,7 +223,7 @@ def test_s4_a_missing_piece_is_found(
 
 
 @given(shown(), st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_s4_a_doubled_piece_is_found(
     made: tuple[list[Output | Screen | Gap], int], data: st.DataObject
 ) -> None:
@@ -232,7 +236,7 @@ def test_s4_a_doubled_piece_is_found(
 
 
 @given(shown(), st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_s4_one_wrong_byte_is_found(
     made: tuple[list[Output | Screen | Gap], int], data: st.DataObject
 ) -> None:

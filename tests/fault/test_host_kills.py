@@ -1,4 +1,7 @@
-"""S4: the host is killed, again and again, while sessions flood and their clients type. Nothing is lost, doubled or changed."""
+"""S4: the host is killed again and again while sessions flood and clients type; no byte is harmed.
+
+No byte is lost, doubled or changed.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ import signal
 import time
 
 import pytest
-from tests.fault.busy import Busy, stripped
-from tests.fault.clients import Attached, Lean
-from tests.fault.stage import DEADLINE_S, Stage
 
-from holdfast.host.pace import RETURN_S
+from holdfast.host.session.pace import RETURN_S
 from holdfast.model.limits import RECONNECT_MAX_S
-from holdfast.testing import workload
-from holdfast.testing.history import Fault, check_output, difference
+from tests.support import workload
+from tests.support.busy_machine import Busy, stripped
+from tests.support.checkers.history import Fault, check_output, difference
+from tests.support.clients import Attached, Lean
+from tests.support.stage import DEADLINE_S, Stage
 
 HOT = (
     "host.act.sending",
@@ -28,12 +31,16 @@ HOT = (
     "host.adopted",
     "host.ready",
 )
-PATIENT = "[host]\naway_s = 120.0\n[session]\npace_s = 60.0\n"  # nothing may roll off here, however slow the machine is
+# No output may roll off here, on the slowest machine either
+PATIENT = "[host]\naway_s = 120.0\n[session]\npace_s = 60.0\n"
 PROBE_PATIENCE_S = 0.5  # after a client is back: a probe not passed in this time is not waited for
 
 
 def storm(stage: Stage, sessions: list[Busy], kills: int, rng: random.Random) -> dict[str, int]:
-    """Kills the host so many times, at probes and at random moments, under load. How often at which."""
+    """Kill the host so many times, at probes and at random moments, under load.
+
+    Returns how often it was killed at which point.
+    """
     done: dict[str, int] = {}
     while sum(done.values()) < kills:
         name = rng.choice(HOT) if rng.random() < 0.6 else ""
@@ -76,6 +83,7 @@ def run_storm(
 
 
 @pytest.mark.parametrize("stage", [PATIENT], indirect=True)
+@pytest.mark.smoke
 def test_s4_host_killed_under_flood_and_input(stage: Stage) -> None:
     faults, done, sessions = run_storm(stage, 50, 1)
     print(
@@ -104,7 +112,7 @@ def test_s4_host_killed_under_flood_and_input_for_long(stage: Stage, seed: int) 
 
 
 def gated_flood(stage: Stage, name: str, blocks: int, code: int) -> bytes:
-    """A session that floods once it is typed a line; what it will print after that line."""
+    """A session that floods after its first input line; the output after that line."""
     stage.new(
         name,
         [
@@ -120,7 +128,7 @@ def gated_flood(stage: Stage, name: str, blocks: int, code: int) -> bytes:
 
 @pytest.mark.parametrize("stage", [PATIENT], indirect=True)
 def test_s4_attach_comes_back_by_itself_and_shows_every_byte(stage: Stage) -> None:
-    """The real client starts the next host itself, from nothing, and its terminal gets the flood as if nothing had happened."""
+    """The real client starts the next host itself, and its terminal gets the whole flood."""
     stage.start_host()
     raw = gated_flood(stage, "gate", 40_000, 13)
     client = Attached(stage, "gate", eye=False).attached()
@@ -155,7 +163,7 @@ def test_s4_attach_comes_back_by_itself_and_shows_every_byte(stage: Stage) -> No
 
 @pytest.mark.parametrize("stage", [PATIENT], indirect=True)
 def test_s4_viewers_get_every_byte_of_a_flood_at_full_speed(stage: Stage) -> None:
-    """Nothing holds the program back but its viewers, so the ring is full whenever the host dies."""
+    """Only its viewers hold the program back, so the ring is full whenever the host dies."""
     stage.start_host()
     raw = b"GATE\r\n" + gated_flood(stage, "gate", 60_000, 14)
     viewers = [Lean(stage, "gate").attached() for _ in range(2)]
@@ -179,15 +187,15 @@ def test_s4_viewers_get_every_byte_of_a_flood_at_full_speed(stage: Stage) -> Non
 
 
 @pytest.mark.parametrize("stage", [PATIENT], indirect=True)
-def test_s4_a_viewer_on_a_machine_that_is_busy_comes_late_and_misses_nothing(stage: Stage) -> None:
-    """Somebody was attached, so the next host lets nothing roll off until they are back."""
+def test_s4_a_viewer_on_a_busy_machine_returns_late_and_misses_no_byte(stage: Stage) -> None:
+    """A viewer was attached, so the next host lets no output roll off until the viewer is back."""
     stage.start_host()
     raw = b"GATE\r\n" + gated_flood(stage, "gate", 40_000, 14)
     viewer, other = Lean(stage, "gate").attached(), Lean(stage, "gate").attached()
     viewer.type(b"\n")
     for n in range(1, 3):
         stage.pump.until(lambda: (viewer.position or 0) >= n * len(raw) // 8, "output goes on")
-        viewer.away = True  # the other one is back at once
+        viewer.away = True  # the other viewer is back at once
         stage.kill_host()
         stage.start_host()
         stage.pump.during(2 * RETURN_S)
@@ -201,8 +209,9 @@ def test_s4_a_viewer_on_a_machine_that_is_busy_comes_late_and_misses_nothing(sta
     assert stage.exit_code("gate") == 14
 
 
+@pytest.mark.parametrize("stage", [PATIENT], indirect=True)
 def test_s4_a_program_that_ends_while_no_host_runs(stage: Stage) -> None:
-    """Its code is kept, and who was attached gets the rest of its output when they come back."""
+    """The exit code is kept, and attached viewers get the rest of the output when they return."""
     stage.start_host()
     raw = b"GATE\r\n" + gated_flood(stage, "gate", 7_000, 15)
     assert len(raw) < 6 << 20
@@ -236,8 +245,9 @@ def test_s4_a_program_that_ends_while_no_host_runs(stage: Stage) -> None:
     ["[session]\nring_bytes = 65536\npace_s = 60.0\n[host]\naway_s = 120.0\n"],
     indirect=True,
 )
+@pytest.mark.alone
 def test_s4_the_smallest_ring_is_enough(stage: Stage) -> None:
-    """Less history, not less output: and it does not crawl."""
+    """Less history, not less output, and no crawling."""
     stage.start_host()
     raw = b"GATE\r\n" + gated_flood(stage, "gate", 2_000, 16)
     viewer = Lean(stage, "gate").attached()

@@ -1,4 +1,7 @@
-"""The linearizability checker accepts what a session may do and names what is wrong in every other history: judged by hand and by brute force."""
+"""The linearizability checker accepts what a session may do and names the fault in other histories.
+
+Judged by hand and by brute force.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.testing.history import Fault, Kind, Outcome
-from holdfast.testing.linear import NOT_SAID, Act, Model, Operation, check_linear, search
+from tests.support.checkers.history import Fault, Kind, Outcome
+from tests.support.checkers.linear import NOT_SAID, Act, Model, Operation, check_linear, search
+from tests.support.examples import examples
 
 NEVER = math.inf
 
@@ -72,12 +76,12 @@ def test_a_history_without_faults_has_none() -> None:
             [*LINES, "a3"],
             Kind.UNASKED,
         ),
-        ([A1, A2, B1, B2], LINES, Kind.HOLDERS),  # nothing moved the turn
+        ([A1, A2, B1, B2], LINES, Kind.HOLDERS),  # no act moved the turn
         (
             [*GOOD, did("eve", Act.SHOW, 10, 11, holder="ann")],
             LINES,
             Kind.HOLDERS,
-        ),  # shown to be somebody's who gave it away
+        ),  # reported for an operator that gave the turn away
         ([*GOOD, wrote("ann", "a3", 10, 11, Outcome.REFUSED, holder="eve")], LINES, Kind.HOLDERS),
         ([*GOOD, wrote("bob", "b3", 10, 11, Outcome.REFUSED, holder="bob")], LINES, Kind.HOLDERS),
         (
@@ -111,11 +115,11 @@ def test_each_kind_of_fault_is_named(
     assert kinds(check_linear(history, received)) == [kind]
 
 
-def test_unknown_ones_are_read_at_most_once_and_refuse_nothing() -> None:
+def test_unknown_acts_are_read_at_most_once_and_refuse_no_other() -> None:
     lost = wrote("ann", "maybe", 1.5, NEVER, Outcome.UNKNOWN)
     assert check_linear([A1, lost], ["a1"]) == check_linear([A1, lost], ["a1", "maybe"]) == []
     assert kinds(check_linear([A1, lost], ["a1", "maybe", "maybe"])) == [Kind.DOUBLED]
-    assert check_linear([A1, A2, lost], ["a1", "a2", "maybe"]) == []  # it arrived late
+    assert check_linear([A1, A2, lost], ["a1", "a2", "maybe"]) == []  # the act arrived late
     in_time = wrote("ann", "maybe", 1.2, 1.8, Outcome.UNKNOWN)
     assert (
         check_linear([A1, in_time, A2], ["a1", "maybe", "a2"])
@@ -137,21 +141,22 @@ def test_an_unknown_seizure_may_or_may_not_have_been() -> None:
     ) == [Kind.HOLDERS]
 
 
-def test_a3_a_seizure_discards_the_end_of_what_was_written_and_nothing_else() -> None:
+def test_a3_a_seizure_discards_only_the_end_of_the_written_input() -> None:
     seized = did("bob", Act.SEIZE, 4, 5, holder="ann")
     mine = wrote("bob", "b1", 6, 7)
     assert check_linear([A1, A2, seized, mine], ["a1", "b1"]) == []
     assert check_linear([A1, A2, seized, mine], ["b1"]) == []
     assert kinds(check_linear([A1, A2, seized, mine], ["a2", "b1"])) == [
         Kind.LOST
-    ]  # a1 was before it
-    assert kinds(check_linear([A1, A2, seized, mine], ["a1", "a2"])) == [Kind.LOST]  # after it
+    ]  # a1 came before the seizure
+    # After the seizure
+    assert kinds(check_linear([A1, A2, seized, mine], ["a1", "a2"])) == [Kind.LOST]
     assert kinds(check_linear([A1, did("ann", Act.SEIZE, 4, 5)], [])) == [
         Kind.LOST
     ]  # not by one's own
 
 
-def test_a2_who_waits_gets_it_when_it_becomes_free() -> None:
+def test_a2_a_waiting_operator_gets_the_turn_when_it_becomes_free() -> None:
     asked = did("bob", Act.REQUEST, 2, 3, holder="ann")
     freed = did("ann", Act.RELEASE, 4, 5)
     assert (
@@ -181,7 +186,7 @@ def test_a2_who_waits_gets_it_when_it_becomes_free() -> None:
     assert check_linear([A1, asked, refused, freed, wrote("eve", "e1", 6, 7)], ["a1", "e1"]) == []
 
 
-def test_a_restart_frees_the_turn_and_forgets_who_waits() -> None:
+def test_a_restart_frees_the_turn_and_forgets_waiting_operators() -> None:
     asked = did("bob", Act.REQUEST, 2, 3, holder="ann")
     died = Operation("", Act.RESTART, 4, 5)
     assert check_linear([A1, asked, died, wrote("eve", "e1", 6, 7)], ["a1", "e1"]) == []
@@ -194,7 +199,11 @@ def test_a_restart_frees_the_turn_and_forgets_who_waits() -> None:
 
 
 def possible(history: list[Operation], received: list[str]) -> bool:
-    """By the definition: every subset of what is unknown, every order that time allows, every way in which a seizure finds lines unread."""
+    """Decide by the definition.
+
+    Tries every subset of unknown acts, every order that time allows, and every way in which a
+    seizure finds lines unread.
+    """
     unknown = [op for op in history if op.outcome is Outcome.UNKNOWN]
     for chosen in range(1 << len(unknown)):
         left_out = {id(op) for i, op in enumerate(unknown) if not chosen >> i & 1}
@@ -216,8 +225,12 @@ def terminals(
     read: int = 0,
     last: str = "",
     number: int = 0,
+    seized: bool = False,
 ) -> Iterator[list[str]]:
-    """All that the program may have read when these happen one after the other; nothing if one of them cannot."""
+    """All inputs that the program may have read when these acts happen in sequence.
+
+    Empty if one of the acts is impossible.
+    """
     if not order:
         yield list(lines)
         return
@@ -225,7 +238,7 @@ def terminals(
     me = op.operator
     if op.outcome is Outcome.REFUSED:
         if op.holder == NOT_SAID or (op.holder == holder and holder != me):
-            yield from terminals(rest, holder, queue, lines, read, last, number)
+            yield from terminals(rest, holder, queue, lines, read, last, number, seized)
     elif op.act is Act.WRITE and holder in (None, me) and (not op.number or op.number > number):
         yield from terminals(
             rest,
@@ -235,6 +248,7 @@ def terminals(
             read,
             me if op.text else last,
             op.number or number,
+            seized and holder == me,
         )
     elif op.act is Act.SEIZE and op.holder in (NOT_SAID, None if holder == me else holder):
         for kept in range(read, len(lines) + 1) if last != me else (len(lines),):
@@ -246,28 +260,41 @@ def terminals(
                 kept,
                 last if last == me else "",
                 number,
+                True,
             )
     elif op.act is Act.SHOW and op.holder in (NOT_SAID, holder):
-        yield from terminals(rest, holder, queue, lines, read, last, number)
+        yield from terminals(rest, holder, queue, lines, read, last, number, seized)
     elif op.act is Act.REQUEST and op.holder in (NOT_SAID, me if holder in (None, me) else holder):
         if holder in (None, me):
+            still = seized and holder == me
             yield from terminals(
-                rest, me, tuple(q for q in queue if q != me), lines, read, last, number
+                rest, me, tuple(q for q in queue if q != me), lines, read, last, number, still
             )
         else:
             yield from terminals(
-                rest, holder, queue if me in queue else (*queue, me), lines, read, last, number
+                rest,
+                holder,
+                queue if me in queue else (*queue, me),
+                lines,
+                read,
+                last,
+                number,
+                seized,
             )
     elif op.act is Act.HAND and holder in (None, me):
+        still = seized and holder == op.to
         yield from terminals(
-            rest, op.to, tuple(q for q in queue if q != op.to), lines, read, last, number
+            rest, op.to, tuple(q for q in queue if q != op.to), lines, read, last, number, still
         )
     elif op.act is Act.RELEASE:
         if holder == me:
             holder, queue = (queue[0], queue[1:]) if queue else (None, ())
-        yield from terminals(rest, holder, queue, lines, read, last, number)
+            seized = False
+        yield from terminals(rest, holder, queue, lines, read, last, number, seized)
     elif op.act is Act.RESTART:
-        yield from terminals(rest, None, (), lines, read, last, number)
+        yield from terminals(
+            rest, holder if seized else None, (), lines, read, last, number, seized
+        )
 
 
 @st.composite
@@ -349,8 +376,8 @@ def tiny(draw: st.DrawFn) -> tuple[list[Operation], list[str]]:
 
 
 @given(tiny())
-@settings(max_examples=1000, deadline=None)
-def test_it_agrees_with_brute_force(given_: tuple[list[Operation], list[str]]) -> None:
+@settings(max_examples=examples(1000), deadline=None)
+def test_the_checker_agrees_with_brute_force(given_: tuple[list[Operation], list[str]]) -> None:
     history, received = given_
     refused_and_read = any(op.outcome is Outcome.REFUSED and op.text in received for op in history)
     expected = possible(history, received) and not refused_and_read
@@ -365,7 +392,7 @@ def test_it_agrees_with_brute_force(given_: tuple[list[Operation], list[str]]) -
 
 
 def simulated(rng: random.Random, count: int) -> tuple[list[Operation], list[str]]:
-    """What six operators may have seen of a session that does everything right, with overlapping acts and lost answers."""
+    """The view of six operators of a correct session, with overlapping acts and lost answers."""
     names = [f"op{n}" for n in range(6)]
     free_at = dict.fromkeys(names, 0.0)
     holder: str | None = None
@@ -373,9 +400,11 @@ def simulated(rng: random.Random, count: int) -> tuple[list[Operation], list[str
     history: list[Operation] = []
     received: list[str] = []
     clock = 0.0
+    seized = False
 
     def give(to: str) -> None:
-        nonlocal holder
+        nonlocal holder, seized
+        seized = seized and holder == to
         holder = to
         if to in queue:
             queue.remove(to)
@@ -393,7 +422,7 @@ def simulated(rng: random.Random, count: int) -> tuple[list[Operation], list[str
         told: str | None = named
         if rng.random() < 0.01:
             history.append(Operation("", Act.RESTART, clock - 0.1, clock + 0.1))
-            holder, queue = None, []
+            holder, queue = holder if seized else None, []
             clock += 0.2
             begin = min(begin, clock)
             end = max(end, clock)
@@ -408,6 +437,7 @@ def simulated(rng: random.Random, count: int) -> tuple[list[Operation], list[str
         elif act is Act.SEIZE:
             told = holder if holder != who else None
             give(who)
+            seized = True
         elif act is Act.HAND:
             to = rng.choice(names)
             give(to)
@@ -422,7 +452,7 @@ def simulated(rng: random.Random, count: int) -> tuple[list[Operation], list[str
                 if who not in queue:
                     queue.append(who)
         elif holder == who:
-            holder = queue.pop(0) if queue else None
+            holder, seized = queue.pop(0) if queue else None, False
         if not known and outcome is Outcome.ACKED:
             outcome, told = Outcome.UNKNOWN, NOT_SAID
             end = NEVER if rng.random() < 0.2 else end

@@ -1,7 +1,8 @@
-"""Many operators on one session, and hosts that are killed under them: there is one order that explains all that anybody was told.
+"""Many operators on one session with killed hosts: one order explains all answers.
 
-A1: never two holders. A2: who was given the turn has it. P1: one order of inputs, each accepted one read by the program once, each refused one
-never, and the program read them in that order. What was seen is judged by `holdfast.testing.linear`, not by the eye.
+A1: never two holders. A2: an operator that was given the turn has it. P1: one order of inputs. The
+program read each accepted input once, no refused input, and all in that order. The histories are
+judged by `tests.support.checkers.linear`, not by the eye.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.fault.clients import Attached
-from tests.fault.operators import Operator, Typist, told
-from tests.fault.stage import DEADLINE_S, Stage
 
-from holdfast.testing.history import Outcome, check_processes
-from holdfast.testing.linear import Act, Operation, check_linear
+from tests.support.checkers.history import Outcome, check_processes
+from tests.support.checkers.linear import Act, Operation, check_linear
+from tests.support.clients import Attached
+from tests.support.operators import Operator, Typist, history_of
+from tests.support.stage import DEADLINE_S, Stage
 
-CONFIG = "[turn]\nidle_s = 600\n[host]\naway_s = 120.0\n"  # the turn moves when somebody moves it
+# The turn moves only when an operator moves it
+CONFIG = "[turn]\nidle_s = 600\n[host]\naway_s = 120.0\n"
 PEOPLE = (
     ("ann", "human"),
     ("bob", "human"),
@@ -28,7 +30,7 @@ PEOPLE = (
     ("dev", "agent"),
     ("eve", "service"),
 )
-PERSON = "fred"  # has the real `holdfast attach`; what became of a line, only the program knows
+PERSON = "fred"  # has the real `holdfast attach`; only the program knows the outcome of a line
 WEIGHTS = {
     Act.WRITE: 24,
     Act.REQUEST: 2,
@@ -48,7 +50,7 @@ BETWEEN = 180  # acts of all, between two deaths of the host
 
 
 class Room:
-    """A session and the operators on it."""
+    """A session and its operators."""
 
     def __init__(self, stage: Stage, program: str, seed: int) -> None:
         self.stage, self.path, self.rng = stage, f"{stage.directory}/lines", random.Random(seed)
@@ -139,12 +141,12 @@ class Room:
             self.stage.pump.until(
                 enough,
                 lambda: (
-                    f"acts: {[(one.name, len(one.history), one.history[-1:]) for one in self.operators]}"
+                    f"acts: {[(o.name, len(o.history), o.history[-1:]) for o in self.operators]}"
                 ),
             )
 
     def finish(self) -> list[str]:
-        """Everybody gives the turn back; what the program has read when it reads the last line is all."""
+        """All operators give the turn back; the input up to the last line is complete."""
         by_name = {one.name: one for one in self.operators}
         begun = time.monotonic()
         self.person.kill()
@@ -169,7 +171,7 @@ class Room:
         return Path(self.path).read_text().splitlines()
 
     def history(self) -> list[Operation]:
-        return [*told(self.operators, self.crashes), *self.typed]
+        return [*history_of(self.operators, self.crashes), *self.typed]
 
 
 def judge(stage: Stage, program: str, crashes: int, seed: int) -> list[Operation]:
@@ -191,7 +193,9 @@ def test_p1_many_operators_and_dying_hosts_have_one_order(stage: Stage, program:
     history = judge(stage, program, 5, seed=7)
     writes = [op for op in history if op.act is Act.WRITE and op.text]
     assert sum(op.outcome is Outcome.ACKED for op in writes) > 15, "hardly anything was written"
-    assert sum(op.outcome is Outcome.REFUSED for op in writes) > 10, "nobody was ever in the way"
+    assert sum(op.outcome is Outcome.REFUSED for op in writes) > 10, (
+        "no operator ever met a conflict"
+    )
     assert {op.act for op in history if op.outcome is Outcome.ACKED} >= {
         Act.WRITE,
         Act.HAND,

@@ -1,4 +1,4 @@
-"""S4, S5: the other ways to be hurt: nursery, keeper and host killed, stopped, replaced, started twice."""
+"""S4, S5: nursery, keeper and host killed, stopped, replaced, started twice."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.fault.busy import Busy, stripped
-from tests.fault.clients import Attached, Lean
-from tests.fault.stage import SOON_S, SOURCE, Stage, members
-from tests.keeper.harness import Link, cpu_ns, stop
 
-from holdfast.client.terminal import farewell
+from holdfast.client.attach.terminal import farewell
 from holdfast.model.errors import Unavailable
 from holdfast.model.limits import HOST_AWAY_S
-from holdfast.testing import workload
-from holdfast.testing.history import Gap, Output, check_output, check_processes
 from holdfast.transport import unix
 from holdfast.wire import keeper as wire
+from tests.support import workload
+from tests.support.busy_machine import Busy, stripped
+from tests.support.checkers.history import Gap, Output, check_output, check_processes
+from tests.support.clients import Attached, Lean
+from tests.support.installation import state_of
+from tests.support.keeper import Link, cpu_ns, stop
+from tests.support.stage import SOON_S, SOURCE, Stage, members
 
 PATIENT = "[host]\naway_s = 120.0\n[session]\npace_s = 60.0\n"
 
@@ -67,7 +68,10 @@ def test_s4_the_nursery_killed(stage: Stage) -> None:
 
 
 def test_s7_a_keeper_killed_is_one_session_lost(stage: Stage) -> None:
-    """It is said, to those who watched too; its name is free; nothing else is touched. Also when no host was there to see it."""
+    """The loss is reported, also to viewers; the name is free; other sessions are untouched.
+
+    Also when no host was there to see it.
+    """
     stage.start_host()
     busy = Busy(stage, "busy", 4)
     for name, hosted in (("seen", True), ("unseen", False)):
@@ -79,8 +83,9 @@ def test_s7_a_keeper_killed_is_one_session_lost(stage: Stage) -> None:
             stage.kill_host()
         os.kill(keeper, signal.SIGKILL)
         stage.pump.until(
-            lambda program=program: not stage.running(program), "the program is hung up on"
-        )  # type: ignore[misc]
+            lambda program=program: not stage.running(program),  # type: ignore[misc]
+            "the program is hung up on",
+        )
         if not hosted:
             stage.start_host()
             viewer.away = False
@@ -98,12 +103,13 @@ def test_s7_a_keeper_killed_is_one_session_lost(stage: Stage) -> None:
     assert faults_of(busy) == []
 
 
-def test_s2_a_stopped_keeper_is_unknown_and_holds_up_nobody(stage: Stage) -> None:
+def test_s2_a_stopped_keeper_is_unknown_and_blocks_no_other_session(stage: Stage) -> None:
     stage.start_host()
     busy = Busy(stage, "busy", 5)
     stage.work("held", "record", f"{stage.directory}/held", 6)
     keeper, identifier = stage.session("held")["keeper"], stage.session("held")["id"]
     os.kill(keeper, signal.SIGSTOP)
+    stage.pump.until(lambda: state_of(keeper) == "T", "the keeper stops")
     stage.kill_host()
     begun = time.monotonic()
     stage.start_host(wait=False)
@@ -132,12 +138,16 @@ def test_s2_ending_a_session_whose_keeper_is_stopped_says_so(stage: Stage) -> No
     ), err
     os.kill(keeper, signal.SIGCONT)
     assert stage.session("held")["state"] == "detached"
-    Lean(stage, "held").type(workload.STOP)  # nothing was on its way to it that would have ended it
+    # No input on its way to the session would have ended it
+    Lean(stage, "held").type(workload.STOP)
     assert stage.exit_code("held") == 6
 
 
-def test_s4_a_stopped_nursery_holds_up_nobody(stage: Stage) -> None:
-    """Whoever wants a new session is told so, as soon as no more can wait for it; everybody else is served meanwhile."""
+def test_s4_a_stopped_nursery_blocks_only_new_sessions(stage: Stage) -> None:
+    """A client that wants a new session gets an error as soon as no more requests can wait.
+
+    All other clients are served meanwhile.
+    """
     log = Path(stage.directory, "probes")
     stage.start_host(f"log:{log}")
     stage.work("here", "record", f"{stage.directory}/here", 0)
@@ -146,10 +156,10 @@ def test_s4_a_stopped_nursery_holds_up_nobody(stage: Stage) -> None:
     asked = stage.cli("new", "later", "--json", "--", "sleep", "1000")
     stage.pump.until(
         lambda: log.read_text().split().count("host.spawn.sent") == 2,
-        "somebody waits for the nursery",
+        "a request waits for the nursery",
     )
     queue: list[socket.socket] = []
-    with pytest.raises(BlockingIOError):  # no more can wait for it
+    with pytest.raises(BlockingIOError):  # no more requests can wait
         while True:
             queue.append(unix.connect(f"{stage.home.run}/nursery.sock", blocking=False))
     with pytest.raises(Unavailable, match="nursery does not answer"):
@@ -176,8 +186,11 @@ ODD_LABELS = [
 ]
 
 
-def test_s4_odd_keepers_keep_a_host_from_nothing(stage: Stage) -> None:
-    """Labels that no host wrote, terms that no host can reach: the others are adopted, and new sessions are made."""
+def test_s4_odd_keepers_do_not_hinder_a_host(stage: Stage) -> None:
+    """Labels that no host wrote, terms that no host can reach: the others are adopted.
+
+    New sessions can be made too.
+    """
     stage.start_host()
     good = Busy(stage, "good", 12)
     odd = [stage.new(f"odd-{n}", ["sleep", "1000"])["id"] for n in range(len(ODD_LABELS) + 2)]
@@ -185,7 +198,7 @@ def test_s4_odd_keepers_keep_a_host_from_nothing(stage: Stage) -> None:
     for session, label in zip(odd, ODD_LABELS, strict=False):
         link = Link(Path(stage.home.run, f"{session}.keeper"), 1000)
         link.sock.send(wire.label(label))
-        link.state()  # it has taken it
+        link.state()  # the keeper has taken it
         link.close()
     for session, term in zip(odd[-2:], ((1 << 64) - 1, (1 << 63) - 1), strict=True):
         Link(Path(stage.home.run, f"{session}.keeper"), term).close()
@@ -193,7 +206,7 @@ def test_s4_odd_keepers_keep_a_host_from_nothing(stage: Stage) -> None:
     assert {s["id"] for s in stage.ask("ls")["sessions"]} >= set(odd)
     assert stage.new("after", ["sleep", "1000"])["state"] == "detached"
     stage.kill_host()
-    stage.start_host()  # and the next one, too
+    stage.start_host()  # and the next host, too
     assert stage.identity("after")
     for session in odd[-2:]:
         [found] = [s for s in stage.ask("ls")["sessions"] if s["id"] == session]
@@ -202,18 +215,18 @@ def test_s4_odd_keepers_keep_a_host_from_nothing(stage: Stage) -> None:
 
 
 def test_s4_no_descriptor_left_for_clients(stage: Stage) -> None:
-    """A host that cannot accept does not ask in a circle, and accepts again when it can."""
+    """A host that cannot accept does not spin, and accepts again when it can."""
     stage.start_host()
     stage.work("here", "record", f"{stage.directory}/here", 0)
     before = resource.prlimit(stage.host, resource.RLIMIT_NOFILE)
     looks = [set[int]()]
     stage.pump.until(
         lambda: (
-            looks.append({int(fd) for fd in os.listdir(f"/proc/{stage.host}/fd")})
+            looks.append({int(fd) for fd in os.listdir(f"/proc/{stage.host}/fd")})  # type: ignore[func-returns-value]
             or len(looks) > 20
         ),
-        "what it holds for longer than a moment",
-    )  # type: ignore[func-returns-value]
+        "descriptors held for longer than a moment",
+    )
     held = set[int].intersection(*looks[1:])
     resource.prlimit(
         stage.host, resource.RLIMIT_NOFILE, (min(set(range(len(held) + 1)) - held), before[1])
@@ -248,8 +261,9 @@ def test_s4_the_host_stopped_for_a_moment(stage: Stage) -> None:
         os.kill(stage.host, signal.SIGCONT)
         at = (busy.viewers[0].position or 0) + 300_000
         stage.pump.until(
-            lambda at=at: all((v.position or 0) > at for v in busy.viewers), "output goes on"
-        )  # type: ignore[misc]
+            lambda at=at: all((v.position or 0) > at for v in busy.viewers),  # type: ignore[misc]
+            "output goes on",
+        )
     client.close()
     assert faults_of(busy) == []
 
@@ -258,7 +272,7 @@ def test_s4_the_host_stopped_for_a_moment(stage: Stage) -> None:
     "stage", ["[session]\nring_bytes = 1048576\n[host]\naway_s = 0.5\n"], indirect=True
 )
 def test_s5_the_host_stopped_for_too_long(stage: Stage) -> None:
-    """The program is not held up; what rolled off is told to the byte, to a reader, to a viewer and in the events."""
+    """The program is not held up; the rolled-off range is exact for reader, viewer and events."""
     stage.start_host()
     blocks = 12_000
     script = "stty -echo; echo GATE; read go; exec " + " ".join(
@@ -270,7 +284,7 @@ def test_s5_the_host_stopped_for_too_long(stage: Stage) -> None:
     viewer = Lean(stage, "gate", eye=True).attached()
     reader = stage.cli("read", "gate", "--follow", "--json", bufsize=0)
     assert reader.stdout is not None
-    first = reader.stdout.readline()  # it follows
+    first = reader.stdout.readline()  # the reader follows
     program = stage.identities("gate")["gate"][0]
     stage.pump.until(lambda: len(stage.session("gate")["operators"]) == 1, "the viewer is there")
     viewer.type(b"\n")
@@ -318,7 +332,7 @@ def test_s5_the_host_stopped_for_too_long(stage: Stage) -> None:
 
 @pytest.mark.parametrize("stage", [PATIENT], indirect=True)
 def test_s4_the_host_replaced_in_place(stage: Stage) -> None:
-    """kill -HUP under flood and input: same process id, another term, nothing lost, nobody thrown out."""
+    """kill -HUP under flood and input: same pid, new term, no loss, no disconnected client."""
     stage.start_host()
     busy = Busy(stage, "busy", 7)
     client = Attached(stage, "busy", eye=False).attached()
@@ -334,16 +348,19 @@ def test_s4_the_host_replaced_in_place(stage: Stage) -> None:
             busy.type(rng)
             stage.pump.turn(0.002)
         stage.pump.until(
-            lambda at=at: all((v.position or 0) > at for v in busy.viewers),
+            lambda at=at: all((v.position or 0) > at for v in busy.viewers),  # type: ignore[misc]
             f"output goes on after {n}",
-        )  # type: ignore[misc]
+        )
     assert client.running
     client.close()
     assert faults_of(busy) == []
 
 
 def test_s4_up_with_another_release(stage: Stage) -> None:
-    """Another release is installed over the running one; `up` replaces the host, the session keeps its process."""
+    """Another release is installed over the running one; `up` replaces the host.
+
+    The session keeps its process.
+    """
     tree = Path(stage.directory, "site")
     shutil.copytree(
         SOURCE / "holdfast", tree / "holdfast", ignore=shutil.ignore_patterns("__pycache__")
@@ -367,7 +384,7 @@ def test_s4_up_with_another_release(stage: Stage) -> None:
 
 
 def test_s4_many_hosts_started_at_once(stage: Stage) -> None:
-    """One wins, the others leave; the sessions have one master all the time."""
+    """One host wins, the others leave; the sessions have one master all the time."""
     stage.start_host()
     busy = Busy(stage, "busy", 9)
     stage.kill_host()
@@ -395,11 +412,11 @@ def test_s4_many_hosts_started_at_once(stage: Stage) -> None:
 
 
 def test_s4_a_host_whose_lock_was_removed_still_has_its_database(stage: Stage) -> None:
-    """The next one says who is in charge, and leaves it at that."""
+    """The next host reports the serving host, and leaves."""
     stage.start_host()
     busy = Busy(stage, "busy", 13)
     os.unlink(f"{stage.home.run}/host.lock")
-    second = stage.cli("up", "--detach")  # finds the one that serves
+    second = stage.cli("up", "--detach")  # finds the serving host
     assert stage.finish(second)[0] == 0
     os.rename(stage.home.host_socket, f"{stage.home.host_socket}.away")
     code, _, err = stage.finish(stage.cli("ls"))
@@ -410,7 +427,10 @@ def test_s4_a_host_whose_lock_was_removed_still_has_its_database(stage: Stage) -
 
 
 def test_s4_a_host_that_was_superseded_leaves(stage: Stage) -> None:
-    """Somebody removed what a host keeps in its home, and another one was started: it finds the keepers, and the first one leaves."""
+    """The state files of a host were removed, and another host was started.
+
+    The new host finds the keepers, and the first host leaves.
+    """
     stage.start_host()
     busy = Busy(stage, "busy", 13)
     first = stage.host
@@ -433,11 +453,12 @@ def test_s4_a_host_that_was_superseded_leaves(stage: Stage) -> None:
 
 
 def test_s4_a_host_that_is_stopped_and_another_that_waits(stage: Stage) -> None:
-    """A stopped host keeps its lock: another one does not take its sessions from it, and clients are told to wait."""
+    """A stopped host keeps its lock: another host does not take the sessions; clients are told."""
     stage.start_host()
     busy = Busy(stage, "busy", 10)
     first = stage.host
     os.kill(first, signal.SIGSTOP)
+    stage.pump.until(lambda: state_of(first) == "T", "the first host stops")
     second = stage.forge.host(stage.env)
     assert stage.forge.wait(second) == 3
     code, _, err = stage.finish(stage.cli("ls"))
@@ -448,19 +469,21 @@ def test_s4_a_host_that_is_stopped_and_another_that_waits(stage: Stage) -> None:
 
 
 def test_s3_terminal_put_back_and_session_alive_when_attach_is_told_to_go(stage: Stage) -> None:
-    """kill -TERM, -HUP of a client under flood: it leaves its terminal as it found it, and the session does not notice."""
+    """kill -TERM, -HUP of a client under flood: the client restores its terminal.
+
+    The session does not notice.
+    """
     import termios
 
     stage.start_host()
     busy = Busy(stage, "busy", 11, burst=64, pause_ms=1)
     for number in (signal.SIGTERM, signal.SIGHUP):
         client = Attached(stage, "busy", eye=False)
-        before = termios.tcgetattr(client._slave)
         client.attached()
         stage.pump.until(lambda client=client: len(client.data) > 100_000, "it shows the flood")  # type: ignore[misc]
-        assert termios.tcgetattr(client._slave) != before
+        assert termios.tcgetattr(client._slave) != client.before
         assert client.kill(number) == 128 + number
-        assert termios.tcgetattr(client._slave) == before
+        assert termios.tcgetattr(client._slave) == client.before
         stage.pump.until(lambda client=client: b"keeps running" in client.data, "it says so")  # type: ignore[misc]
         assert farewell(80, 24) in client.data
         client.close()

@@ -1,4 +1,8 @@
-"""T1, T3, S4: by either door of a relay, each hop of the way through a relay is killed, paused, cut, made silent, slow or long. Everything comes back unattended, the screen is right, and what was typed was typed once."""
+"""T1, T3, S4: each hop of the way through a relay is killed, paused, cut, silent, slow or long.
+
+By either door of a relay. All connections return unattended, the screen is right, and each line was
+typed once.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, alive, eventually, installation
 
-from holdfast.testing.relays import RelayProcess
-from holdfast.testing.road import CUT, OPEN, SILENT, Road
+from tests.support.installation import Installation, alive, eventually, installation
+from tests.support.relays import RelayProcess
+from tests.support.simulation.road import CUT, OPEN, SILENT, Road
 
 PAUSE_S = 3.0  # how long a program stands still
 
@@ -86,7 +90,7 @@ def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
                 "--json",
             ).json
             here.ok("machines", "rename", joined["as"], "box")
-            kept = here.home / "machines.json"  # its own road, not the machine's
+            kept = here.home / "machines.json"  # a road of its own, not the machine's
             kept.write_text(kept.read_text().replace(f":{host_road.port}", f":{client_road.port}"))
             yield Way(there, here, relay, host_road, client_road)
     host_road.close()
@@ -143,7 +147,7 @@ def roads_quick(way: Way) -> None:
         road.rate, road.lag_s = 0.0, 0.0
 
 
-def nothing(way: Way) -> None:
+def no_repair(way: Way) -> None:
     pass
 
 
@@ -154,17 +158,17 @@ def roads_open(way: Way) -> None:
 
 FAULTS: dict[
     str, tuple[Callable[[Way], Any], float, Callable[[Way], Any]]
-] = {  # what happens, how long it lasts, how it ends
-    "relay killed": (relay_killed, 0.0, nothing),
-    "relay restarted": (relay_restarted, 0.0, nothing),
+] = {  # the fault, how long it lasts, how it ends
+    "relay killed": (relay_killed, 0.0, no_repair),
+    "relay restarted": (relay_restarted, 0.0, no_repair),
     "relay paused": (
         lambda way: way.relay.process.send_signal(signal.SIGSTOP),
         PAUSE_S,
         lambda way: way.relay.process.send_signal(signal.SIGCONT),
     ),
-    "host killed": (host_killed, 0.0, nothing),
+    "host killed": (host_killed, 0.0, no_repair),
     "host paused": (lambda way: way.stop_host(), PAUSE_S, lambda way: way.go_on_host()),
-    "links reset": (roads_cut, 0.0, nothing),
+    "links reset": (roads_cut, 0.0, no_repair),
     "client's link away": (client_road_away, PAUSE_S, roads_open),
     "host's link away": (host_road_away, PAUSE_S, roads_open),
     "client's link silent": (client_road_silent, PAUSE_S, roads_open),
@@ -180,7 +184,7 @@ BY_GRPC = (
     "links reset",
     "client's link silent",
     "host's link silent",
-)  # what the carrier has a part in
+)  # faults in which the carrier has a part
 
 
 @pytest.mark.parametrize("way", ["websocket"], indirect=True)
@@ -277,7 +281,7 @@ def test_s4_a_host_that_dies_as_it_registers(way: Way) -> None:
 
 @pytest.mark.parametrize("way", ["websocket", "grpc"], indirect=True)
 def test_t3_on_a_slow_link_a_key_arrives_while_output_floods(way: Way) -> None:
-    """Keys go the other way, and what floods is skipped rather than queued for minutes: the newest screen wins."""
+    """Keys go the other way, and a flood is skipped rather than queued: the newest screen wins."""
     way.there.new("slow", "--", "bash")
     way.registered()
     terminal = way.here.attach("box/slow")
@@ -297,7 +301,7 @@ def test_t3_on_a_slow_link_a_key_arrives_while_output_floods(way: Way) -> None:
             lambda: any("42 done" in row for row in terminal.rows()), "the newest screen", 90.0
         )
         assert way.client_road.passed - before < 1_000_000, (
-            "the newest screen goes before what was printed meanwhile"
+            "the newest screen goes before older output"
         )
     finally:
         way.client_road.rate, way.client_road.lag_s = 0.0, 0.0

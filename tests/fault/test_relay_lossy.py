@@ -1,6 +1,9 @@
-"""T1, S4: the way through a relay over real TCP between network namespaces, on links that lose, reorder and double packets, with blackholes and addresses that change.
+"""T1, S4: the way through a relay over real TCP between network namespaces, on bad links.
 
-Host, relay and client are processes as they are shipped, each in a network of its own (testing/lossy.py). Where no such network can be made, the tests are skipped and say why.
+The links lose, reorder and double packets, with blackholes and addresses that change. Host, relay
+and client are processes as they are shipped, each in its own network
+(tests/support/simulation/lossy_link.py). Where no such network can be made, the tests are skipped
+with the reason.
 """
 
 from __future__ import annotations
@@ -11,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, eventually, installation
-from tests.relay.test_command import certificate
 
-from holdfast.testing.lossy import Lossy, Namespace, missing
-from holdfast.testing.relays import RelayProcess
+from tests.support.commands.certificates import certificate
+from tests.support.installation import Installation, eventually, installation
+from tests.support.relays import RelayProcess
+from tests.support.simulation.lossy_link import Lossy, Namespace, missing
 
 NOT_HERE = missing()
 pytestmark = pytest.mark.skipif(bool(NOT_HERE), reason=f"needs a network of its own: {NOT_HERE}")
@@ -24,7 +27,7 @@ PORT = 7000
 
 
 class Way:
-    """A machine, a relay and somewhere else, each in its own network, with a link to the relay from each."""
+    """A machine, a relay and a remote client, each in its own network with a link to the relay."""
 
     def __init__(self, stack: ExitStack, folder: Callable[[str], Path]) -> None:
         self.networks = {
@@ -81,7 +84,7 @@ class Way:
         ]
         with self.networks[
             "host"
-        ].inside():  # where the address in it leads somewhere; from then on it has its own way
+        ].inside():  # where the address leads to the relay; from then on the client has its own way
             joined = self.here.ok("join", invited, "--as", "ann", "--ca", str(chain), "--json").json
         self.here.ok("machines", "rename", joined["as"], "box")
         kept = self.here.home / "machines.json"
@@ -104,7 +107,7 @@ class Way:
         self.networks[at].ip("route", does, "blackhole", f"{other}/32")
 
     def moves(self, hop: str) -> None:
-        """Another address: what was sent from the old one is answered to nobody."""
+        """Change the address: answers to the old one are lost."""
         device, network, old = self.links[hop].devices[0], self.networks[hop], self.address[hop]
         head, _, last = old.rpartition(".")
         self.address[hop] = f"{head}.{int(last) + 1}"
@@ -188,7 +191,7 @@ def padded(screen: str, rows: int) -> list[str]:
     return [*shown, *[""] * (rows - len(shown))]
 
 
-def test_the_links_did_what_they_were_told(way: Way) -> None:
+def test_the_links_had_the_configured_faults(way: Way) -> None:
     """Otherwise the tests above would have tried nothing."""
     for link in way.links.values():
         for direction in (link.to_first, link.to_second):

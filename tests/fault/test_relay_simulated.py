@@ -1,7 +1,11 @@
-"""T1, S4: the way through a relay, each hop x each fault x a second, a minute and a day, in a world with a clock of its own (testing/simulated.py). docs/faults.md is the table.
+"""T1, S4: the way through a relay, each hop x each fault x a second, a minute and a day.
 
-After each: all that was typed was taken, once and in order; both ends show the same; the host is registered; nothing is left over; and nobody was asked more often than
-patience allows. The same seed gives the same history.
+The world has its own clock (tests/support/simulation/simulated_relay.py). docs/reference/faults.md
+is the table.
+
+After each fault: all typed input was taken, once and in order; both ends show the same; the host is
+registered; no state is left over; and no peer was dialled more often than the reconnect schedule
+allows. The same seed gives the same history.
 """
 
 from __future__ import annotations
@@ -15,18 +19,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.client.remote import Line
-from holdfast.core.patience import Patience
-from holdfast.core.tunnel import Tunnel
-from holdfast.host.uplink import Uplink
-from holdfast.testing.net import Link
-from holdfast.testing.simulated import Simulation
+from holdfast.core.sealed.backoff import Patience
+from holdfast.core.sealed.tunnel import Tunnel
+from holdfast.host.relays.uplink import Uplink
+from tests.support.examples import examples
+from tests.support.simulation.simulated_relay import Simulation
+from tests.support.simulation.virtual_net import Link
 
 SECOND, MINUTE, DAY = 1.0, 60.0, 86400.0
 DIALS = {
     SECOND: 40,
     MINUTE: 80,
     DAY: 3300,
-}  # of one side; also a second may be noticed only half a minute later
+}  # of one side; even a second may be noticed only half a minute later
 Act = Callable[[Simulation], object]
 
 
@@ -41,7 +46,7 @@ def _link(stage: Simulation, hop: str) -> Link:
 
 
 def _silent(hop: str, *directions: str) -> Fault:
-    """`directions`: from which end nothing passes."""
+    """`directions`: the ends from which no data passes."""
 
     def begin(stage: Simulation) -> None:
         for end in directions:
@@ -152,7 +157,7 @@ def happens(stage: Simulation, fault: str, lasts: float) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("lasts", [SECOND, MINUTE], ids=["second", "minute"])
-def test_s4_everything_comes_back_by_itself(fault: str, lasts: float) -> None:
+def test_s4_all_connections_return_by_themselves(fault: str, lasts: float) -> None:
     digests = set()
     for _ in range(2):
         with Simulation(seed=len(fault)) as stage:
@@ -169,14 +174,14 @@ def a_day(fault: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("fault", DAYS)
-def test_s4_everything_comes_back_after_a_day(fault: str) -> None:
+def test_s4_all_connections_return_after_a_day(fault: str) -> None:
     a_day(fault, seed=len(fault))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("fault", FAULTS)
-def test_s4_everything_comes_back_after_any_day(fault: str, seed: int) -> None:
+def test_s4_all_connections_return_after_any_day(fault: str, seed: int) -> None:
     a_day(fault, seed)
 
 
@@ -201,7 +206,7 @@ def several(seed: int, schedule: Events, floods: bool) -> None:
         begun = stage.world.now
         for name, at, lasts in sorted(schedule, key=lambda one: one[1]):
             where, begin, end = FAULTS[name]
-            if busy.get(where, -1.0) >= at:  # one thing at a time in one place
+            if busy.get(where, -1.0) >= at:  # one fault at a time in one place
                 continue
             busy[where] = at + lasts
             stage.world.at(begun + at, partial(begin, stage))
@@ -215,7 +220,10 @@ def several(seed: int, schedule: Events, floods: bool) -> None:
 
 
 @settings(
-    max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(30),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 @given(st.integers(0, 1 << 32), schedules, st.booleans())
 def test_s4_several_faults_at_once(seed: int, schedule: Events, floods: bool) -> None:
@@ -224,13 +232,13 @@ def test_s4_several_faults_at_once(seed: int, schedule: Events, floods: bool) ->
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@settings(max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(3000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1 << 32), schedules, st.booleans())
 def test_s4_several_faults_at_once_for_long(seed: int, schedule: Events, floods: bool) -> None:
     several(seed, schedule, floods)
 
 
-# ------------------------------------------------------------ what time does besides
+# ------------------------------------------------------------ other effects of time
 
 
 def test_s4_a_calendar_that_was_wrong_and_is_put_right_locks_no_machine_out() -> None:
@@ -246,9 +254,7 @@ def test_s4_a_calendar_that_was_wrong_and_is_put_right_locks_no_machine_out() ->
         stage.settles()
 
 
-def test_a_relay_that_lost_its_disk_refuses_and_is_asked_with_patience_until_its_operator_makes_the_token_again() -> (
-    None
-):
+def test_a_relay_that_lost_its_disk_is_dialled_with_patience_until_the_token_exists_again() -> None:
     with Simulation(seed=6, tick_s=10.0) as stage:
         stage.settles()
         stage.kill_relay()
@@ -276,7 +282,7 @@ def fails(fault: str) -> bool:
     return False
 
 
-def test_a_client_that_never_asks_whether_anybody_is_there_would_be_noticed(
+def test_the_simulation_notices_a_client_without_keepalive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Line, "_watch", lambda line, now: None)
@@ -289,7 +295,7 @@ def test_a_host_that_never_asks_would_be_noticed(monkeypatch: pytest.MonkeyPatch
     assert fails("host's link forgets")
 
 
-def test_somebody_without_patience_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulation_notices_a_client_without_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Patience, "pause", lambda patience, now, luck=0.5: 0.05)
     assert fails("relay killed")
 
@@ -304,7 +310,7 @@ def test_a_tunnel_that_gives_no_credit_would_be_noticed(monkeypatch: pytest.Monk
         stage.settles()
 
 
-def test_a_world_gives_the_same_history_for_the_same_seed_and_another_for_another() -> None:
+def test_a_world_gives_the_same_history_for_the_same_seed_only() -> None:
     digests = []
     for seed in (1, 1, 2):
         with Simulation(seed) as stage:

@@ -1,4 +1,4 @@
-"""Coming back in the middle of something: a viewer goes on at any byte, also inside a sequence that it must not see the rest of."""
+"""Reconnecting at any byte, also inside a sequence of which the viewer must not see the rest."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.fault.busy import stripped
-from tests.fault.clients import Attached, Lean
-from tests.fault.stage import Stage
 
 from holdfast.model.limits import SNAPSHOT_QUIET_S
-from holdfast.testing.history import Output, check_output
+from tests.support.busy_machine import stripped
+from tests.support.checkers.history import Output, check_output
+from tests.support.clients import Attached, Lean
+from tests.support.stage import Stage
 
 CLIPBOARD = (b"\x1b]52;c;", b"QUJD" * 40_000, b"\x07")  # never shown to viewers
 TITLE = (b"\x1b]2;", b"t" * 3000, b"\x07")  # passes
@@ -107,7 +107,7 @@ def _python(data: bytes) -> str:
 
 @pytest.mark.parametrize("name", ["order", "clipboard"])
 def test_s4_a_shell_whose_screen_was_kept_inside_a_sequence(stage: Stage, name: str) -> None:
-    """The host's own place in the output, kept beside the screen, is inside a sequence too when it dies."""
+    """The host's own offset, stored with the screen, is inside a sequence when the host dies."""
     stage.start_host()
     pieces = halves(PARTS[name])
     program = Path(stage.directory, "program.py")
@@ -128,7 +128,7 @@ def test_s4_a_shell_whose_screen_was_kept_inside_a_sequence(stage: Stage, name: 
             lambda: stage.session("sh")["output"]["end"] >= begun + len(raw),
             f"{len(raw)} bytes are there",
         )
-        stage.pump.during(1.5 * SNAPSHOT_QUIET_S)  # until its screen is kept
+        stage.pump.during(1.5 * SNAPSHOT_QUIET_S)  # until the screen is stored
         stage.kill_host()
         stage.start_host()
         stage.pump.until(lambda: viewer.live, "the viewer is back")

@@ -1,7 +1,8 @@
-"""S6: after any detach, reconnect, redraw or kill of the host, what a terminal shows equals the host's model.
+"""S6: after any detach, reconnect, redraw or kill of the host, terminals equal the host's model.
 
-Real programs draw; a real `holdfast attach` shows each on a real terminal, and a client of the wire shows it too; two independent emulators
-look at both terminals. One host serves them all, so one kill puts all of them to the test. Every comparison is counted.
+Real programs draw; a real `holdfast attach` shows each on a real terminal, and a client of the wire
+shows it too; two independent emulators look at both terminals. One host serves them all, so one
+kill puts all of them to the test. Every comparison is counted.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.fault.clients import Attached, Lean
-from tests.fault.stage import Stage
 
-from holdfast.testing import workload
+from tests.support import workload
+from tests.support.clients import Attached, Lean
+from tests.support.stage import Stage
 
 PROGRAMS: dict[str, tuple[list[str], list[bytes]]] = {
     "less": (
@@ -100,7 +101,7 @@ class Show:
         return any(o["pid"] == self.client.pid for o in self.stage.session(self.name)["operators"])
 
     def differences(self) -> list[str]:
-        """Between each terminal and the model; nothing only if the model has not moved meanwhile."""
+        """Compare each terminal with the model; empty only if the model has not moved meanwhile."""
         stage = self.stage
         view = stage.view(self.name)
         stage.pump.turn(0)
@@ -126,7 +127,8 @@ FATES = ("detach", "kill", "redraw", "kill", "cut", "both")
 
 def shows(stage: Stage, seed: int) -> list[Show]:
     lines = (
-        f"line {i} \x1b[3{i % 8}mcolour\x1b[0m 日本 é {'x' * (i % 70)} \x1b[38;2;{i % 256};100;200mtrue\x1b[0m\n"
+        f"line {i} \x1b[3{i % 8}mcolour\x1b[0m 日本 é {'x' * (i % 70)} "
+        f"\x1b[38;2;{i % 256};100;200mtrue\x1b[0m\n"
         for i in range(400)
     )
     Path(stage.directory, "text").write_text("".join(lines))
@@ -169,8 +171,9 @@ def rehearse(stage: Stage, rounds: int, seed: int) -> tuple[int, int]:
                 show.client.type(b"\x1cr")  # the prefix key, and redraw
         for show in all_shows:
             stage.pump.until(
-                lambda show=show: show.back() and show.lean.live, f"{show.name} is attached again"
-            )  # type: ignore[misc]
+                lambda show=show: show.back() and show.lean.live,  # type: ignore[misc]
+                f"{show.name} is attached again",
+            )
             show.check(f"round {n}: {fate}")
             compared += 2
     return compared, stage.kills
@@ -183,7 +186,10 @@ def test_s6_screens_through_detach_reconnect_and_host_kills(stage: Stage) -> Non
 
 
 def test_s6_a_size_without_output_outlives_the_host(stage: Stage) -> None:
-    """The ring remembers the last size only: what was printed at the one before is drawn right if a snapshot has that one."""
+    """The ring remembers the last size only.
+
+    Output printed at the previous size is drawn right if a snapshot has that size.
+    """
     log = Path(stage.directory, "probes")
     stage.start_host(f"log:{log}")
     stage.new("s", ["sh", "-c", r"stty -echo; echo READY; read go; printf '\033[1;90HX'; read go"])
@@ -193,7 +199,7 @@ def test_s6_a_size_without_output_outlives_the_host(stage: Stage) -> None:
     def stored() -> int:
         return log.read_text().split().count("host.snapshot.stored")
 
-    stage.pump.until(lambda: stored() >= 1, "a snapshot of what it printed")
+    stage.pump.until(lambda: stored() >= 1, "a snapshot of its output")
     before = stored()
     viewer.resize(100, 30)
     stage.pump.until(lambda: stored() > before, "a snapshot with the new size")

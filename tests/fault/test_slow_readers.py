@@ -1,33 +1,40 @@
-"""A viewer that does not read costs bounded memory and holds up nobody; one that reads gets every byte; questions get one answer."""
+"""A viewer that does not read costs bounded memory and blocks no other; a reader gets every byte.
+
+Terminal queries get one answer.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 
 import pytest
-from tests.fault.busy import stripped
-from tests.fault.clients import Attached, Lean
-from tests.fault.stage import DEADLINE_S, Stage
 
-from holdfast.testing import workload
-from holdfast.testing.history import Output, check_output
 from holdfast.wire import frames
+from tests.support import workload
+from tests.support.busy_machine import stripped
+from tests.support.checkers.history import Output, check_output
+from tests.support.clients import Attached, Lean
+from tests.support.stage import DEADLINE_S, Stage
 
 MiB = 1 << 20
 BLOCKS = 62_000  # 50 MB
-PATIENT = "[session]\npace_s = 60.0\n"  # who reads on keeps up, however slow the machine is
+SMALL = "[session]\nring_bytes = 1048576\npace_s = 0.1\n"
+PATIENT = "[session]\npace_s = 60.0\n"  # a viewer that reads keeps up, on the slowest machine too
 
 
 def flood(stage: Stage, name: str, blocks: int, code: int) -> bytes:
-    """A session that floods when it gets a line, then waits for another; all it will print."""
+    """A session that floods when it gets a line, then waits for another; all its output."""
     command = " ".join(workload.command("flood", blocks, code))
     stage.new(
         name,
         [
             "sh",
             "-c",
-            f"stty raw -echo; echo GATE; head -c1 >/dev/null; {command}; head -c1 >/dev/null; exit {code}",
+            f"stty raw -echo; echo GATE; head -c1 >/dev/null; {command}; head -c1 >/dev/null; "
+            f"exit {code}",
         ],
     )
     stage.pump.until(lambda: stage.session(name)["output"]["end"] >= 5, f"{name} listens")
@@ -35,7 +42,7 @@ def flood(stage: Stage, name: str, blocks: int, code: int) -> bytes:
 
 
 def read_all(stage: Stage, reader: Lean, upto: int) -> int:
-    """Lets it flood until the reader has it all; what the host's memory grew by at most."""
+    """Flood until the reader has all output; return the largest growth of the host's memory."""
     before, most, begun = stage.rss(stage.host), 0, time.monotonic()
     reader.type(b"\n")
     while (reader.position or 0) < upto:
@@ -45,9 +52,13 @@ def read_all(stage: Stage, reader: Lean, upto: int) -> int:
     return most
 
 
+@pytest.mark.alone
 def test_s6_a_viewer_that_stops_reading(stage: Stage) -> None:
-    """Two of them, one that the host sends to and one that reads the ring itself, beside one that reads on: it gets several times what the ring holds, while
-    they take nothing. How long that takes is the bench's business."""
+    """Two stalled viewers beside one that reads: the host sends to one, one reads the ring itself.
+
+    The reader gets several times the size of the ring, while they take nothing. The bench measures
+    how long that takes.
+    """
     stage.start_host()
     raw = flood(stage, "flood", BLOCKS, 3)
     reader = Lean(stage, "flood").attached()
@@ -69,10 +80,31 @@ def test_s6_a_viewer_that_stops_reading(stage: Stage) -> None:
         assert eye is not None
         stage.pump.until(
             lambda eye=eye: not eye.differences(stage.view("flood")),  # type: ignore[misc]
-            lambda eye=eye: f"the newest screen: {eye.differences(stage.view('flood'))[:3]}",
-        )  # type: ignore[misc]
+            lambda eye=eye: f"the newest screen: {eye.differences(stage.view('flood'))[:3]}",  # type: ignore[misc]
+        )
     reader.type(b"\n")
     assert stage.exit_code("flood") == 3
+
+
+@pytest.mark.parametrize("how", ["terminal stops", "client stops", "terminal stops, host dies"])
+@pytest.mark.parametrize("stage", [SMALL], indirect=True)
+def test_s6_a_client_that_stopped_until_the_ring_rolled_and_the_session_ended(
+    stage: Stage, how: str
+) -> None:
+    """No host sends a screen to this client any more: attach ends, after the last screen."""
+    stage.start_host()
+    flood(stage, "flood", 6_000, 3)
+    terminal = Attached(stage, "flood").attached()
+    os.kill(terminal.pid, signal.SIGSTOP) if how == "client stops" else terminal.stall()
+    Lean(stage, "flood").attached().type(b"\n\n")
+    stage.pump.until(lambda: stage.ended("flood"), "the session ends")
+    if how.endswith("host dies"):
+        stage.kill_host()
+    os.kill(terminal.pid, signal.SIGCONT) if how == "client stops" else terminal.unstall()
+    assert terminal.wait() == 0
+    if not how.endswith("host dies"):
+        assert b"[holdfast] flood ended (exit code 3)" in terminal.data
+        assert b">>>" in terminal.data, "the end of the flood is on the last screen"
 
 
 @pytest.mark.parametrize("stage", [PATIENT], indirect=True)
@@ -85,7 +117,7 @@ def test_s6_eight_viewers_get_every_byte(stage: Stage) -> None:
     viewers[0].type(b"\n")
     want = stripped(raw)[len(b"GATE\n") :]
 
-    def all_have_it() -> bool:  # before anything is compared: who compares does not read
+    def all_have_it() -> bool:  # before the comparison, since a comparing client does not read
         return all((v.position or 0) >= len(raw) for v in viewers) and all(
             len(t.data) >= begin + len(want) for t, begin in zip(terminals, begun, strict=True)
         )
@@ -100,7 +132,7 @@ def test_s6_eight_viewers_get_every_byte(stage: Stage) -> None:
 
 @pytest.mark.parametrize("stage", [PATIENT], indirect=True)
 def test_s6_a_viewer_slower_than_the_program_holds_it_back_and_gets_all_of_it(stage: Stage) -> None:
-    """It keeps up as far as keeping up is asked for; also when the program has ended long before it."""
+    """The viewer keeps up as far as it must; also when the program has ended long before."""
     stage.start_host()
     raw = flood(stage, "flood", 16_000, 5)
     viewer = Lean(stage, "flood").attached()
@@ -118,7 +150,9 @@ def test_s6_a_viewer_slower_than_the_program_holds_it_back_and_gets_all_of_it(st
 
 
 @pytest.mark.parametrize("viewers", [0, 8])
-def test_s6_every_question_is_answered_once_whoever_watches(stage: Stage, viewers: int) -> None:
+def test_s6_every_terminal_query_is_answered_once_with_any_viewers(
+    stage: Stage, viewers: int
+) -> None:
     stage.start_host()
     path = f"{stage.directory}/answers"
     lean = []
@@ -153,10 +187,12 @@ def test_s6_every_question_is_answered_once_whoever_watches(stage: Stage, viewer
 
 
 def test_s6_a_screen_too_large_for_one_frame(stage: Stage) -> None:
-    """A thousand lines of history, each cell of its own colours: the client gets a screen all the same."""
+    """A thousand lines of history, each cell with its own colours: the client gets a screen."""
     stage.start_host()
     program = (
-        "import os, sys\nrow = ''.join(f'\\x1b[38;2;{i % 256};{i * 7 % 256};9;48;2;{i * 3 % 256};1;{i * 5 % 256}m▀' for i in range(200))\n"
+        "import os, sys\n"
+        "row = ''.join(f'\\x1b[38;2;{i % 256};{i * 7 % 256};9;48;2;{i * 3 % 256};1;{i * 5 % 256}m▀'"
+        " for i in range(200))\n"
         "out = (''.join(f'{row}\\r\\n' for n in range(1100)) + 'DONE').encode()\n"
         "while out: out = out[os.write(1, out):]\n"
         "sys.stdin.read()"

@@ -1,4 +1,4 @@
-"""The world of testing/world.py and its network do what the tests in it rely on."""
+"""The world of tests/support/simulation/world.py and its network behave as the tests rely on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from functools import partial
 
 import pytest
 
-from holdfast.testing.net import GIVEN_UP_S, Listener, Net
-from holdfast.testing.world import World
+from tests.support.simulation.virtual_net import GIVEN_UP_S, Listener, Net
+from tests.support.simulation.world import World
 
 
 def rests(seconds: float) -> None:
@@ -20,7 +20,7 @@ def rests(seconds: float) -> None:
     select.poll().poll(seconds * 1000)
 
 
-def test_a_day_passes_while_somebody_sleeps_and_outside_no_time_does() -> None:
+def test_a_day_passes_for_a_sleeping_actor_and_no_time_outside() -> None:
     real = time.monotonic
     woke: list[float] = []
     with World(1) as world:
@@ -50,12 +50,14 @@ def test_of_a_machine_that_slept_one_clock_stood_still() -> None:
         actor.sleep()
         world.pass_(3600.0)
         actor.wake()
-        assert world.until(lambda: len(seen) == 2, 6.0), "the rest of its sleep is what was left"
+        assert world.until(lambda: len(seen) == 2, 6.0), (
+            "the rest of its sleep is the remaining time"
+        )
     (before, before_boot), (after, after_boot) = seen
     assert round(after - before) == 10 and round(after_boot - before_boot) == 3610
 
 
-def test_of_one_that_was_paused_the_clock_went_on_and_of_one_that_was_killed_nothing_runs() -> None:
+def test_a_paused_actor_keeps_its_clock_and_a_killed_actor_runs_no_thread() -> None:
     did: list[str] = []
     with World(1) as world:
         paused, killed = world.actor("paused"), world.actor("killed")
@@ -102,7 +104,7 @@ def test_threads_and_conditions_wait_in_its_time() -> None:
     assert told == [True, False, 60]
 
 
-def test_who_spins_is_told() -> None:
+def test_a_spinning_thread_is_an_error() -> None:
     def spins() -> None:
         poll = select.poll()
         while True:
@@ -115,7 +117,7 @@ def test_who_spins_is_told() -> None:
 
 
 def talk(net: Net, says: Callable[[socket.socket], None]) -> tuple[list[bytes], list[OSError]]:
-    """Somebody who says something to somebody who listens."""
+    """One actor sends to another that listens."""
     heard: list[bytes] = []
     broken: list[OSError] = []
     there = net.world.actor("there")
@@ -142,7 +144,7 @@ def talk(net: Net, says: Callable[[socket.socket], None]) -> tuple[list[bytes], 
     return heard, broken
 
 
-def test_what_is_sent_while_the_way_is_closed_comes_when_it_is_open_again() -> None:
+def test_data_sent_on_a_closed_way_arrives_when_it_is_open_again() -> None:
     def says(sock: socket.socket) -> None:
         rests(1.0)
         sock.sendall(b"hello")
@@ -176,7 +178,7 @@ def test_a_kernel_gives_up_after_a_quarter_of_an_hour_and_the_other_side_learns_
         assert not heard and world.actors["there"].fibers
 
 
-def test_a_connection_to_nobody_is_refused_or_hangs_as_the_way_is() -> None:
+def test_a_dial_to_a_dead_machine_is_refused_or_times_out_on_a_closed_way() -> None:
     with World(3) as world, Net(world) as net:
         _, broken = talk(net, lambda sock: None)
         world.actors["there"].kill()

@@ -1,4 +1,4 @@
-"""Garbage at a live keeper and at a live nursery: it costs whoever sends it the connection, and nobody else anything."""
+"""Garbage at a live keeper or nursery costs only its sender the connection."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.keeper.harness import RAW, Link, Nursery, below, end, gone, until
 
 from holdfast.wire import keeper as wire
+from tests.support.keeper import RAW, Link, Nursery, below, end, gone, until
 
 EPOCH = 0x5EED5EED5EED5EED
 PACKETS, REQUESTS = 1500, 150
@@ -25,7 +25,7 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
 
 
 def sound(rng: random.Random) -> bytes:
-    """A packet that is right in itself, but of another incarnation or without meaning now: no effect on the program."""
+    """A valid packet of another incarnation or without meaning now: no effect on the program."""
     act = wire.Act(
         rng.getrandbits(63),
         rng.choice((0, 1, 2, rng.getrandbits(64))),
@@ -70,7 +70,7 @@ def garbage(rng: random.Random) -> bytes:
     elif how == 3:
         packet[0] = rng.randrange(256)
     if packet[0] == wire.HELLO and len(packet) == len(wire.hello(1)):
-        packet[0] = 0  # a claim is the one thing that may succeed
+        packet[0] = 0  # a claim is the one packet that may succeed
     return bytes(packet)
 
 
@@ -173,7 +173,7 @@ def test_s4_a_nursery_lives_through_garbage(nursery: Nursery) -> None:
             made += [pid] if result == wire.SPAWN_OK else []
     for pid in made:
         end(pid)
-    until(lambda: all(gone(pid) for pid in made), "what became a keeper after all to be gone")
+    until(lambda: all(gone(pid) for pid in made), "accidentally started keepers to be gone")
     until(
         lambda: set(below(nursery.process.pid)) == {nursery.keepers["kept"], kept.welcome.root_pid},
         "nothing of it to be left",

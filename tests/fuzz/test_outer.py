@@ -1,4 +1,7 @@
-"""Frames of a stranger at a relay, and of a relay at a host or client: the typed error or exactly one frame, never anything else."""
+"""Frames of a stranger at a relay, and of a relay at a host or client.
+
+The decoder gives the typed error or exactly one frame.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.wire.test_outer import GOOD
 
 from holdfast.model import limits
 from holdfast.model.errors import PeerFault
 from holdfast.wire import contract_pb2, outer
+from tests.support.examples import examples
+from tests.support.peers.outer_frames import GOOD
 
 NUMBERS = (
     st.integers(0, 3)
@@ -31,12 +35,19 @@ def values(field: Any) -> st.SearchStrategy[Any]:
         field.CPPTYPE_ENUM: st.integers(-1, 20),
     }
     one = kinds.get(field.cpp_type, BYTES if field.type == field.TYPE_BYTES else TEXT)
-    return st.lists(one, max_size=4) if field.is_repeated else one
+    return st.lists(one, max_size=4) if repeated(field) else one
+
+
+def repeated(field: Any) -> bool:
+    """Protobuf 7 has an attribute for this, protobuf 4 has the label."""
+    if hasattr(field, "is_repeated"):
+        return bool(field.is_repeated)
+    return bool(field.label == field.LABEL_REPEATED)
 
 
 @st.composite
 def messages(draw: st.DrawFn) -> bytes:
-    """Anything the contract's library can write."""
+    """Any message that the contract's library can write."""
     kind: Any = draw(st.sampled_from(list(contract_pb2.Frame.DESCRIPTOR.fields)))
     fields = {f.name: draw(values(f)) for f in kind.message_type.fields if draw(st.booleans())}
     return bytes(
@@ -70,7 +81,7 @@ def judged(data: bytes) -> outer.Frame | None:
     except PeerFault as e:
         assert e.message and len(e.message) < 500
         return None
-    again = outer.encode(frame)  # what is read can be written, is as long, and says the same
+    again = outer.encode(frame)  # a decoded frame can be encoded, is as long, and says the same
     assert len(again) == len(data) and outer.decode(again) == frame
     return frame
 
@@ -87,9 +98,9 @@ def test_noise(data: bytes) -> None:
     judged(data)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(messages())
-def test_whatever_the_contract_can_say(data: bytes) -> None:
+def test_any_message_of_the_contract_is_a_frame_or_malformed(data: bytes) -> None:
     frame = judged(data)
     if frame is not None:
         assert contract_pb2.Frame.FromString(outer.encode(frame)) == contract_pb2.Frame.FromString(
@@ -97,7 +108,7 @@ def test_whatever_the_contract_can_say(data: bytes) -> None:
         )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(mangled())
 def test_mangled_frames(data: bytes) -> None:
     judged(data)

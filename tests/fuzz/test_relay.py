@@ -1,4 +1,4 @@
-"""Whatever bytes come to a relay: nobody but their sender notices, and nothing is thrown."""
+"""Arbitrary bytes at a relay: only their sender notices, and no exception escapes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core import route as routes
+from holdfast.core.sealed import route as routes
 from holdfast.model import signing
 from holdfast.relay.admission import Admission, Doorkeeper
 from holdfast.relay.events import Token
@@ -16,6 +16,7 @@ from holdfast.relay.hub import Hub, Visit
 from holdfast.relay.registry import Registry
 from holdfast.relay.server import WebSocket
 from holdfast.wire import outer
+from tests.support.examples import examples
 
 SECRET = b"s" * 32
 KEY = signing.public(SECRET)
@@ -78,9 +79,11 @@ def frames() -> st.SearchStrategy[bytes]:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(frames(), max_size=12), st.sampled_from((outer.HOST, outer.CLIENT, 0)))
-def test_bytes_from_one_connection_harm_nobody_else(messages: list[bytes], role: int) -> None:
+def test_bytes_from_one_connection_harm_no_other_connection(
+    messages: list[bytes], role: int
+) -> None:
     async def body() -> None:
         store: Any = Keeps()
         hub = Hub(Registry(), Doorkeeper((), ()), store)
@@ -123,7 +126,7 @@ def test_bytes_from_one_connection_harm_nobody_else(messages: list[bytes], role:
     asyncio.run(body())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=8), st.booleans())
 def test_bytes_below_the_frames_throw_nothing(pieces: list[bytes], upgraded: bool) -> None:
     async def body() -> None:
@@ -136,8 +139,9 @@ def test_bytes_below_the_frames_throw_nothing(pieces: list[bytes], upgraded: boo
         )
         if upgraded:
             protocol.data_received(
-                b"GET / HTTP/1.1\r\nHost: relay\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-                b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: holdfast.1\r\n\r\n"
+                b"GET / HTTP/1.1\r\nHost: relay\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+                b"Sec-WebSocket-Protocol: holdfast.1\r\n\r\n"
             )
             assert hub.lines
         for piece in pieces:
