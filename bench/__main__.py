@@ -26,7 +26,7 @@ Maker = Callable[[int | None], peers.Peer]  # from the scrollback asked for to a
 @dataclass(frozen=True)
 class Measure:
     run: Callable[[peers.Peer, Bench], Values]
-    rounds_max: int | None = None  # for those that take long
+    rounds_max: int | None = None  # for measures that take long
     scrollback: bool = False  # whether tools are asked to keep all the lines
 
 
@@ -37,6 +37,7 @@ MEASURES = {
     "bulk_plain_0": Measure(measures.bulk(False, 0)),
     "bulk_ansi_0": Measure(measures.bulk(True, 0)),
     "bulk_plain_8": Measure(measures.bulk(False, 8)),
+    "commands": Measure(measures.commands, 3),
     "create": Measure(measures.create),
     "create_cold": Measure(measures.create_cold),
     "reattach_live": Measure(measures.reattach("live"), 5, scrollback=True),
@@ -49,6 +50,8 @@ FAILURES = (TooLong, ClientEnded, OSError, RuntimeError, TimeoutError)
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["scale"]:
+        return standing.scale_main(sys.argv[2:])
     args = _arguments().parse_args()
     wanted = args.only.split(",") if args.only else list(MEASURES)
     if unknown := [m for m in wanted if m not in MEASURES]:
@@ -58,9 +61,8 @@ def main() -> int:
         )
         return 2
     makers = _makers(args.peers.split(",") if args.peers else None, args.tree)
-    ctypes.CDLL(None).prctl(
-        PR_SET_CHILD_SUBREAPER, 1
-    )  # daemons that tools leave become ours to collect
+    # Daemons that tools leave become ours to collect
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     sizes = Sizes(**{f.name: getattr(args, f.name) for f in fields(Sizes)})
     bench = Bench(sizes, tempfile.mkdtemp(prefix="hbench"))
     before, results, failed = report.machine(), dict[str, list[dict[str, Values]]](), 0
@@ -94,7 +96,7 @@ def main() -> int:
 def _rounds(
     measure: Measure, name: str, makers: dict[str, Maker], bench: Bench, count: int
 ) -> tuple[list[dict[str, Values]], int]:
-    """The rounds of one measure. The tools stay up between them, each with one idle session."""
+    """Run the rounds of one measure. The tools stay up in between, each with one idle session."""
     up: list[peers.Peer] = []
     rounds: list[dict[str, Values]] = []
     failed = 0
@@ -125,7 +127,7 @@ def _rounds(
 
 
 def _makers(wanted: list[str] | None, trees: list[str]) -> dict[str, Maker]:
-    """Label -> what makes that tool's adapter; those not installed are named and left out."""
+    """Label -> factory of the tool's adapter; missing tools are named and left out."""
     makers: dict[str, Maker] = {}
     known = [cls.name for cls in (*peers.ALL, *peers.FROM_ELSEWHERE)]
     for unknown in [w for w in wanted or () if w not in known]:
@@ -160,7 +162,10 @@ def _arguments() -> argparse.ArgumentParser:
         metavar="LABEL=SRC",
         action="append",
         default=[],
-        help="Holdfast from another source tree, as one more tool (two, if it is measured through a relay)",
+        help=(
+            "Holdfast from another source tree, as one more tool"
+            " (two, if it is measured through a relay)"
+        ),
     )
     p.add_argument("--only", metavar="A,B", help=f"which measures: {','.join(MEASURES)}")
     p.add_argument("--rounds", type=int, default=5)
@@ -174,7 +179,7 @@ def _arguments() -> argparse.ArgumentParser:
         "kills": "clients killed for survival",
         "idle_s": "how long idling is watched",
         "away_s": "seconds between the loss of a client and its return",
-        "settle_s": "seconds after the last session came: snapshots and timers of its start run out",
+        "settle_s": "seconds after the last session came, for snapshots and timers of its start",
     }
     defaults: dict[str, Any] = asdict(Sizes())
     for name, value in defaults.items():

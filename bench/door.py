@@ -1,16 +1,24 @@
-"""What an act costs on its way through the door: typed text (`send`) and a command with its exit code (`run`), tmux beside.
+"""The cost of `send`, `run` and `view`, beside tmux and a plain subprocess; the cost of importing.
 
-Two kinds of clients, each compared with its like. Connected: one client that stays (Holdfast's own connection; tmux in control mode), and
-asks again and again. Processes: a command of the shell for each act (`holdfast send`, `tmux send-keys`), whose start is most of it.
-Rounds alternate between the tools, so that both meet the same machine.
+Two kinds of clients, each compared with its counterpart. Connected: one client that stays
+(Holdfast's own connection; tmux in control mode) and repeats its request. Processes: a shell
+command for each request (`holdfast send`, `tmux send-keys`); most of the cost is the start of the
+process. Rounds alternate between the tools, so that all meet the same machine.
 
-They do not promise the same. `send` returns when the terminal has taken the text, behind a turn and rights; `send-keys` returns when the
-server has it. `run` knows the command's exit code and output by itself; tmux is told to type `CMD; tmux wait-for -S done` and waits for that.
+The promises differ. `send` returns when the terminal has taken the text, after the checks of turn
+and rights; `send-keys` returns when the server has the text. `run` reports the command's exit code
+and output. tmux types `CMD; echo` with a mark and the exit code. In control mode the client waits
+for the notification with the mark (`wait-for` would not do: control mode answers it at once).
+`polled` looks for the mark with `capture-pane` every POLL_S. `subprocess` starts a shell for each
+command, which has no session, record or rights. `import` starts an interpreter that imports
+`holdfast`, beside one that imports nothing.
 """
 
 from __future__ import annotations
 
+import itertools
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -23,10 +31,11 @@ Values = dict[str, float | None]
 QUIET = ("sh", "-c", "stty raw -echo; echo READY; exec cat >/dev/null")
 SHELL = ("bash", "--norc", "--noprofile")
 SESSION_S = 60.0
+POLL_S = 0.01  # between two looks of a script that polls
 
 
 class Control:
-    """A tmux client in control mode: a command in, its %end out."""
+    """A tmux client in control mode: sends a command, reads up to the %end line."""
 
     def __init__(self, tmux: Tmux, session: str) -> None:
         self._process = subprocess.Popen(
@@ -52,6 +61,16 @@ class Control:
         self._to.flush()
         for _ in commands:
             self._ended()
+
+    def run(self, pane: str, command: str, mark: str) -> None:
+        """Types a command, and reads notifications up to the output of its mark."""
+        # The two quotes keep the echo of the typed line apart from the output.
+        self.ask(f'send-keys -t {pane} \'{command}; echo ""{mark[0]}""{mark[1:]}-$?\' Enter')
+        wanted = f"{mark}-0".encode()
+        while line := self._from.readline():
+            if line.startswith(b"%output") and wanted in line:
+                return
+        raise RuntimeError("tmux in control mode ended")
 
     def close(self) -> None:
         self._to.close()
@@ -94,25 +113,39 @@ def _costs(
 
     pairs: dict[str, dict[str, Callable[[], object]]] = {
         "send, connected": {"holdfast": send},
-        "run, connected": {"holdfast": run},
+        "run, connected": {
+            "holdfast": run,
+            "subprocess": lambda: subprocess.run(["bash", "-c", "true"], check=True),
+        },
+        "view, connected": {"holdfast": lambda: ann.request("view", session="shell")},
         "send, a process each": {
             "holdfast": lambda: stage.peer.ask("--as", "ann", "send", "door", "x")
         },
         "run, a process each": {
             "holdfast": lambda: stage.peer.ask("--as", "ann", "run", "shell", "--", "true")
         },
+        "view, a process each": {
+            "holdfast": lambda: stage.peer.ask("--as", "ann", "view", "shell")
+        },
+        "import, a process each": {
+            "holdfast": lambda: _interpreter("import holdfast"),
+            "bare Python": lambda: _interpreter("pass"),
+        },
     }
-    control = None
+    controls: list[Control] = []
     if tmux is not None:
         tmux.start("door", QUIET)
         tmux.start("shell", SHELL)
-        control = Control(tmux, "door")
-        told = f"send-keys -t shell 'true; {' '.join(tmux.control_argv('')[:3])} wait-for -S done' Enter"
-        pairs["send, connected"]["tmux"] = lambda: control.ask("send-keys -t door x")
-        pairs["run, connected"]["tmux"] = lambda: control.ask(told, "wait-for done")
+        door, shell = Control(tmux, "door"), Control(tmux, "shell")
+        controls += door, shell
+        marks = (f"M{number}" for number in itertools.count())
+        pairs["send, connected"]["tmux"] = lambda: door.ask("send-keys -t door x")
+        pairs["run, connected"]["tmux"] = lambda: shell.run("shell", "true", next(marks))
+        pairs["view, connected"]["tmux"] = lambda: shell.ask("capture-pane -p -t shell")
         pairs["send, a process each"]["tmux"] = lambda: tmux.ask("send-keys", "-t", "door", "x")
-        pairs["run, a process each"]["tmux"] = lambda: tmux.ask(
-            *_words(told), ";", "wait-for", "done"
+        pairs["run, a process each"]["tmux, polled"] = lambda: _polled(tmux, next(marks))
+        pairs["view, a process each"]["tmux"] = lambda: tmux.ask(
+            "capture-pane", "-p", "-t", "shell"
         )
     try:
         return {
@@ -120,15 +153,21 @@ def _costs(
             for name, pair in pairs.items()
         }
     finally:
-        if control is not None:
+        for control in controls:
             control.close()
         ann.close()
         stage.end("door", "shell")
 
 
-def _words(told: str) -> list[str]:
-    before, line, after = told.split("'")
-    return [*before.split(), line, *after.split()]
+def _polled(tmux: Tmux, mark: str) -> None:
+    """What a script does that has only `send-keys`: type, then look again and again."""
+    tmux.ask("send-keys", "-t", "shell", f'true; echo ""{mark[0]}""{mark[1:]}-$?', "Enter")
+    while f"{mark}-0" not in tmux.ask("capture-pane", "-p", "-t", "shell"):
+        time.sleep(POLL_S)
+
+
+def _interpreter(text: str) -> None:
+    subprocess.run([sys.executable, "-c", text], check=True)
 
 
 def _alternating(tools: dict[str, Callable[[], object]], count: int) -> dict[str, Values]:
@@ -143,6 +182,7 @@ def _alternating(tools: dict[str, Callable[[], object]], count: int) -> dict[str
     processes.reap()
     return {
         tool: {
+            "best_us": min(all_) * 1e6,
             "p50_us": percentile(all_, 0.5) * 1e6,
             "p99_us": percentile(all_, 0.99) * 1e6,
             "per_s": len(all_) / sum(all_),

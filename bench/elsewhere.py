@@ -1,15 +1,24 @@
-"""What is measured of the way through a relay beside echo and bulk (`python -m bench --peers raw,ssh+tmux,holdfast,holdfast-relay`): coming back, and many viewers.
+"""Measures through a relay, besides echo and bulk: reconnecting, and many viewers.
 
-    python -m bench.elsewhere [--only reconnect,viewers] [--rounds 5] [--viewers 100] [--mb 2] [--out FILE]
+For echo and bulk: `python -m bench --peers raw,ssh+tmux,holdfast,holdfast-relay`.
 
-    reconnect   a client is attached through a relay, which is ended and started again at once, on the same address; from the moment it listens until the client's terminal
-                shows what the program printed after that moment; and since the relay was ended, which includes its start. By SIGTERM (it says goodbye), by SIGKILL, and
-                once with five seconds in between, in which both ends have been trying again in vain
-    viewers     one program printed to so many attached clients, each on a terminal of its own: until the last has seen its end, whether every byte came to each, memory of the
-                host and of the relay before and at most, and the same again with one more viewer who has stopped reading. Locally, through a relay, and beside it
-                the bare copy into a pipe for each, and tmux
+    python -m bench.elsewhere [--only reconnect,viewers] [--rounds 5] [--viewers 100] [--mb 2]
+                              [--out FILE]
 
-All viewers are real clients, and all of them, and their terminals, are on this machine: what they need of the processors is part of the figure, of the bare copy's too.
+    reconnect   a client is attached through a relay, which is ended and started again at once on
+                the same address. Measured: from the moment the relay listens until the client's
+                terminal shows output that the program printed after that moment; and from the end
+                of the old relay, which includes the start of the new relay. By SIGTERM (the relay
+                says goodbye), by SIGKILL, and once with five seconds in between, in which both
+                ends retry in vain
+    viewers     one program prints to this many attached clients, each on its own terminal.
+                Measured: until the last client has seen the end, whether each got every byte,
+                memory of the host and of the relay before and at most; and the same again with
+                one more viewer that has stopped reading. Locally and through a relay; as a
+                comparison the bare copy into one pipe per viewer, and tmux
+
+All viewers are real clients. They and their terminals run on this machine, so their processor time
+is part of every figure, including the bare copy.
 """
 
 from __future__ import annotations
@@ -37,7 +46,7 @@ from bench.measures import Bench, Sizes, Values
 from bench.peers import Holdfast, Peer, Raw, Relayed, Tmux
 from bench.targets import ELSEWHERE_TARGETS, Rounds, judge
 from bench.terminal import ClientEnded, Terminal, deadline
-from holdfast.core.patience import STEADY_S
+from holdfast.core.sealed.backoff import STEADY_S
 
 SHOWN_S, SAMPLE_S, RESTS_S = 60.0, 0.2, 1.0
 AWAY_S = 5.0
@@ -54,7 +63,10 @@ WAYS: dict[str, tuple[signal.Signals, float]] = {
 
 
 def shown_after(terminal: Terminal, moment: int) -> int:
-    """Reads until something is shown that was printed after that moment; when that was (both: ns of the monotonic clock)."""
+    """Read until the terminal shows output printed after the given moment; return when that was.
+
+    Both times are ns of the monotonic clock.
+    """
     tail = b""
     with deadline(SHOWN_S):
         while True:
@@ -73,9 +85,8 @@ def reconnect(peer: Relayed, number: signal.Signals, away_s: float) -> Values:
             pass
         begin, reading = time.monotonic_ns(), threading.Event()
 
-        def drain() -> (
-            None
-        ):  # while the relay starts, or what the client says would fill its terminal
+        # While the relay starts; otherwise the client's messages would fill its terminal
+        def drain() -> None:
             poll = select.poll()
             poll.register(terminal.fd, select.POLLIN)
             while not reading.is_set():
@@ -168,7 +179,7 @@ def viewers(peer: Peer, bench: Bench) -> Values:
     }
 
 
-# ---------------------------------------------------------------- all of it
+# ---------------------------------------------------------------- the whole run
 
 
 def coming_back(
@@ -187,7 +198,7 @@ def coming_back(
 def watching(
     bench: Bench, kinds: Sequence[type[Peer]] = (Raw, Tmux, Holdfast, Relayed)
 ) -> list[dict[str, Values]]:
-    """One round: it takes long."""
+    """Run one round, which takes long."""
     one: dict[str, Values] = {}
     for kind in [k for k in kinds if k.available()]:
         peer = kind()

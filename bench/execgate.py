@@ -1,13 +1,15 @@
-"""What the gate at exec depth costs: the same work in a session with it and in one without, in turns, in one run.
+"""The cost of the gate at exec depth: the same work with and without the gate, alternating.
 
     python -m bench.execgate [--rounds N] [--files N] [--agent] [--json FILE]
 
-    make      `make -j2` of a small tree of C files that was generated for it, from clean
+    make      `make -j2` of a small generated tree of C files, from clean
     git       `git status` in a repository of some hundred files, several times
     pytest    a run of a few tests that start programs
-    storm     programs that do nothing, one after the other and many at once: all cost is the gate's
+    storm     programs that exit at once, one after the other and many at once: all cost is the gate
 
-Each figure is the median of the rounds; the ratio is the median of the rounds' own, whose two halves ran one after the other: what else the machine does changes from minute to minute. --agent: the work is an agent's, whose programs more rules speak of.
+Each figure is the median of the rounds. The ratio is the median of the ratios per round, whose two
+halves ran one after the other: the load of the machine changes from minute to minute. --agent: the
+work is done by an agent; more rules apply to the programs of an agent.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ def main(argv: list[str] | None = None) -> int:
         )
     for name, one in found.items():
         print(
-            f"{name:14} input {one['input'] * 1e3:8.1f} ms   exec {one['exec'] * 1e3:8.1f} ms   ratio {one['ratio']:.3f}"
+            f"{name:14} input {one['input'] * 1e3:8.1f} ms   exec {one['exec'] * 1e3:8.1f} ms"
+            f"   ratio {one['ratio']:.3f}"
         )
     if args.json:
         Path(args.json).write_text(json.dumps(found, indent=1))
@@ -79,10 +82,12 @@ def measure(
             cwd=top,
         ).stdout
 
+    work = top / "work"  # a workspace: it does not contain the state of Holdfast
+    work.mkdir()
     places = {
-        "tree": str(tree(top / "tree", files)),
-        "repo": str(repository(top / "repo")),
-        "tests": str(tests(top / "tests")),
+        "tree": str(tree(work / "tree", files)),
+        "repo": str(repository(work / "repo")),
+        "tests": str(tests(work / "tests")),
         "python": sys.executable,
     }
     who: tuple[str, ...] = ()
@@ -100,7 +105,8 @@ def measure(
                 depth,
                 "--no-attach",
                 "--cwd",
-                str(top),
+                str(work),
+                f"--share={sys.base_prefix}",
                 "--",
                 "bash",
             )
@@ -109,7 +115,7 @@ def measure(
         }
         for number in range(rounds + 1):
             for name in names:
-                script = top / "work.sh"
+                script = work / "work.sh"
                 script.write_text(TIMED.format(work=WORK[name].format(**places)) + "\n")
                 for depth in DEPTHS if number % 2 else DEPTHS[::-1]:
                     out = holdfast(*who, "run", depth, "--", f"bash {script}")
@@ -146,14 +152,16 @@ def tree(top: Path, files: int) -> Path:
         (top / f"f{n}.c").write_text(
             "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n"
             + "".join(
-                f'int f{n}_{m}(int x) {{ char b[64]; snprintf(b, 64, "%d", x * {m}); return atoi(b) + {n}; }}\n'
+                f'int f{n}_{m}(int x) {{ char b[64]; snprintf(b, 64, "%d", x * {m});'
+                f" return atoi(b) + {n}; }}\n"
                 for m in range(40)
             )
         )
     names = " ".join(f"f{n}.o" for n in range(files))
     (top / "main.c").write_text("int main(void) { return 0; }\n")
     (top / "Makefile").write_text(
-        f"all: prog\nprog: main.o {names}\n\tcc -o $@ $^\n%.o: %.c\n\tcc -O2 -c -o $@ $<\nclean:\n\trm -f *.o prog\n"
+        f"all: prog\nprog: main.o {names}\n\tcc -o $@ $^\n%.o: %.c\n\tcc -O2 -c -o $@ $<\n"
+        "clean:\n\trm -f *.o prog\n"
     )
     return top
 
@@ -175,8 +183,10 @@ def repository(top: Path) -> Path:
 def tests(top: Path) -> Path:
     top.mkdir()
     (top / "test_it.py").write_text(
-        "import subprocess\nimport pytest\n\n\n@pytest.mark.parametrize('n', range(40))\ndef test_it(n):\n"
-        "    assert subprocess.run(['echo', str(n)], capture_output=True).stdout == f'{n}\\n'.encode()\n"
+        "import subprocess\nimport pytest\n\n\n"
+        "@pytest.mark.parametrize('n', range(40))\ndef test_it(n):\n"
+        "    done = subprocess.run(['echo', str(n)], capture_output=True)\n"
+        "    assert done.stdout == f'{n}\\n'.encode()\n"
     )
     return top
 

@@ -1,9 +1,11 @@
-"""What it costs that the kernel tells who writes which file: a build-like load with and without, and whether the host's loop is held up by it.
+"""The cost of kernel notices about file writes: a build-like load with and without them.
 
     python -m bench.files [--files 10000] [--out FILE]
 
-The load is a tree of processes that each write a source, an object (by a new file that is renamed) and a log that all append to, as compilers and linkers do. The host's part runs in this process: lineages and
-writers as in a host, the load as a session of it, and every millisecond the loop notes how late it is. Root only.
+Also measures whether the notices block the host's loop. The load is a tree of processes. Each
+writes a source, an object (by a new file that is renamed) and a log that all append to, as
+compilers and linkers do. The host's part runs in this process: lineages and writers as in a host,
+with the load as a session. Every millisecond the loop notes how late it is. Root only.
 """
 
 from __future__ import annotations
@@ -20,15 +22,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.core.lineage import Cause
-from holdfast.host import process
-from holdfast.host.commands import Commands
-from holdfast.host.lineage import Kin
-from holdfast.host.writers import Writers
+from holdfast.core.originators.lineage import Cause
+from holdfast.host.originators.lineage import Lineages
+from holdfast.host.originators.writers import Writers
+from holdfast.host.processes import process
+from holdfast.host.session.commands import Commands
+from holdfast.host.shell import SessionDirectories
 
 ROUNDS = 3
 TICK_S = 0.001
-SETTLE_S = 1.5  # until what is known is written down, too
+SETTLE_S = 1.5  # includes the time until the known writers are stored
+READY_S = 30.0  # at most, until the kernel reports writes below the session's directory
 WORKERS = 40
 Figures = dict[str, float | None]
 _LOAD = """
@@ -81,7 +85,11 @@ def _seconds(child: subprocess.Popen[bytes]) -> float:
 
 
 class Turns(asyncio.SelectorEventLoop):
-    """Notes the processor time of its longest turn: what one callback holds up all others by, whoever else uses the machine."""
+    """Notes the processor time of its longest turn.
+
+    This is how long one callback blocks all other callbacks, independent of other load on the
+    machine.
+    """
 
     longest = 0.0
 
@@ -95,7 +103,11 @@ def _session(directory: str, child: subprocess.Popen[bytes]) -> Any:
     loop, facts = asyncio.get_running_loop(), process.read_stat(child.pid)
     assert facts is not None
     commands = Commands(
-        {"shell": None, "nonce": "n" * 16, "by": "ann"}, directory, {}, root=child.pid
+        {"shell": None, "nonce": "n" * 16, "by": "ann"},
+        SessionDirectories.as_outside(Path(directory), Path(directory)),
+        directory,
+        {},
+        root=child.pid,
     )
     commands.lineage._members[child.pid] = commands.lineage._members[child.pid]._replace(
         cause=Cause("ann", 1)
@@ -106,8 +118,8 @@ def _session(directory: str, child: subprocess.Popen[bytes]) -> Any:
         loop=loop,
         keeper_pid=child.pid,
         commands=commands,
-        directory=directory,
-        memory=directory,
+        writable_directory=directory,
+        host_only_directory=directory,
         ring=SimpleNamespace(accepted=0),
         record=record,
         ended=loop.create_future(),
@@ -124,16 +136,18 @@ async def _late(late: list[float], over: asyncio.Event) -> None:
 
 async def _told(directory: str, count: int, files: bool) -> Figures:
     os.makedirs(f"{directory}/state")
-    kin = Kin()
-    writers = Writers(kin, f"{directory}/state")
-    if not files:
-        kin.beside.clear()
-    kin.open()
+    lineages = Lineages()
+    writers = Writers(lineages, f"{directory}/state")
+    if files:
+        lineages.wire(observers=(writers,), changed=(writers.process_changed,))
+    lineages.open()
     child, late, over = load(f"{directory}/load", count), list[float](), asyncio.Event()
     session = _session(directory, child)
-    kin.begin(session)
+    lineages.begin(session)
     try:
-        while (files and writers._tasks) or not kin.told:
+        if files:
+            await writers._tasks.wait(READY_S)
+        while not lineages.told:
             await asyncio.sleep(0.01)
         watch = asyncio.create_task(_late(late, over))
         loop = asyncio.get_running_loop()
@@ -154,7 +168,7 @@ async def _told(directory: str, count: int, files: bool) -> Figures:
             "late_max_ms": 1000 * late[-1],
         }
         if files:
-            right = await writers.each(
+            right = await writers.authors(
                 session, [f"{directory}/load/{w}/0.o" for w in range(WORKERS)]
             )
             assert writers._events is not None
@@ -166,8 +180,8 @@ async def _told(directory: str, count: int, files: bool) -> Figures:
         return found
     finally:
         child.communicate()
-        kin.end(session)
-        kin.close()
+        lineages.end(session)
+        lineages.close()
         session.commands.close()
 
 
@@ -177,7 +191,7 @@ def _run(directory: str, count: int, files: bool) -> Figures:
 
 
 def measured(count: int) -> Figures:
-    """The median round of each, by its time."""
+    """The median round of each load, by time."""
     with tempfile.TemporaryDirectory(prefix="hf-bench-") as directory:
         rounds = [
             (

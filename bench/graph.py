@@ -1,9 +1,11 @@
-"""What a look at a session costs, beside psutil asked for the same, and how soon a new process is told.
+"""The cost of one look at a session, beside psutil, and the delay until a new process is reported.
 
     python -m bench.graph [--processes 1000] [--out FILE]
 
-Each process holds seven descriptors: three of its terminal's kind, two files, one end of a pipe, one listening socket. psutil is asked in its cheapest way: children of one process, the attributes of each
-in one go (`oneshot`), its open files, and all sockets of the machine once. It gives no offsets of pipes, no locks and no peers of pipes. Both are timed by the processor time they spend.
+Each process holds seven descriptors: three for the terminal, two files, one end of a pipe, one
+listening socket. psutil is asked in its cheapest way: children of one process, the attributes of
+each in one go (`oneshot`), its open files, and all sockets of the machine once. psutil gives no
+offsets of pipes, no locks and no peers of pipes. Both are timed by the processor time they spend.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from holdfast.host import procevents
-from holdfast.host.graph import look
+from holdfast.host.processes import process_events
+from holdfast.host.processes.graph import look
 
 ROUNDS = 5
 EVENTS = 200
@@ -46,12 +48,13 @@ sys.stdin.read()
 
 @contextmanager
 def crowd(count: int) -> Iterator[int]:
-    """So many processes below one; gives its pid."""
+    """Start this many processes below one parent; yield the pid of the parent."""
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT, str(count)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,
+        # It stands for a keeper, whose own kernel session does not count.
+        process_group=0,
     ) as parent:
         assert parent.stdout is not None
         if parent.stdout.readline() != b"ready\n":
@@ -128,13 +131,14 @@ def _collect(pid: int) -> None:
 
 
 async def _told() -> Figures:
-    """From just before a fork until the loop knows of it."""
+    """From just before a fork until the loop knows of the new process."""
     forked = asyncio.Event()
-    events = procevents.Events(
+    events = process_events.Events(
         lambda parent, child: forked.set() if parent == os.getpid() else None,
         lambda pid, status: None,
         lambda: None,
     )
+    events.watch((os.getpid(),))
     times = []
     try:
         for _ in range(EVENTS):

@@ -1,18 +1,20 @@
-"""How quickly a session is halted and how quickly its holder's input is withdrawn, while it does its worst.
+"""How quickly a session is halted, and its holder's input withdrawn, under the worst load.
 
     python -m bench.halt [--rounds N] [--processes N] [--out FILE]
 
-The session runs PROCESSES processes that fork all the time; every third has left the terminal's session and forked twice. Each
-round halts it and resumes it; other rounds flush the terminal while the holder's input fills the keeper's queue and the kernel's.
+The session runs PROCESSES processes that fork all the time; every third has left the terminal's
+session and forked twice. Each round halts and resumes the session; other rounds flush the terminal
+while the holder's input fills the keeper's queue and the kernel's.
 
-    halt      from the call to the kernel's confirmation that nobody runs (core/halt.py: three ways)
+    halt      from the call to the kernel's confirmation that no process runs
+              (core/session/halt.py: three ways)
     resume    until all have been continued
-    flush     from sending FLUSH to the keeper's answer: what a seize waits for before it can say that nothing of the
-              old holder's input will reach a program
+    flush     from sending FLUSH to the keeper's answer: a seize waits for this answer before it
+              can promise that no input of the old holder will reach a program
 
-The calls are the host's own. Halt is what its answer says (`took_ms`); resume and flush end when this loop hears of it, which among
-so many busy processes has to wait for its turn like everybody.
-Which ways there are depends on the account: root has control groups, an ordinary user usually none.
+The calls are the host's own. The figure of halt is the one in its answer (`took_ms`). Resume and
+flush end when this loop is told, and among so many busy processes the loop waits to be scheduled.
+The available ways depend on the account: root has control groups, an ordinary user usually none.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.report import machine, number
-from holdfast.host.halt import Execution, Halter
-from holdfast.host.keeperlink import KeeperLink
-from holdfast.host.nursery import Nursery
+from holdfast.host.lifecycle.nursery import Nursery
+from holdfast.host.processes.halt import Execution, Halter
+from holdfast.host.session.keeper_link import KeeperLink
 from holdfast.model.limits import INPUT_QUEUE_BYTES
-from holdfast.testing.workload import FORKING
 from holdfast.wire import keeper as wire
 from holdfast.wire.ring import FLAG_EXITED
+from tests.support.workload import FORKING
 
 INTERPRETER = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 PIECE = b"x" * 8191 + b"\n"
@@ -45,7 +47,9 @@ LAYOUTS = {
     "plain": (False, False),
 }
 START_S = 60.0
-RUN_S = 0.3  # between a resume and the next halt: who has not run since is still frozen, and would make halting look quick
+# Between a resume and the next halt: a process that has not run since is still frozen, and would
+# make halting look quick
+RUN_S = 0.3
 Row = tuple[str, str, dict[str, float]]  # layout, way, figures
 
 
@@ -55,7 +59,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 class Session:
-    """One session of forking processes, with its wire."""
+    """One session of forking processes, with its keeper connection."""
 
     def __init__(self, execution: Execution, link: KeeperLink) -> None:
         self.execution, self.link = execution, link
@@ -98,7 +102,7 @@ class Session:
         return cls(Execution(name, link.peer_pid, link.welcome.root_pid), link)
 
     async def forking(self) -> None:
-        """Returns when all of them are there."""
+        """Return when all processes run."""
         ring = self.link.ring
         async with asyncio.timeout(START_S):
             while b"FORKING" not in (ring.copy(ring.start, ring.head) or b""):
@@ -128,7 +132,7 @@ class Session:
         return self._sequence
 
     async def flush(self) -> tuple[float, int]:
-        """Fills the queues, then takes it all back: milliseconds, and acts withdrawn."""
+        """Fill the queues, then discard the input: milliseconds, and acts withdrawn."""
         for _ in range(INPUT_QUEUE_BYTES // len(PIECE) // 2):
             self._act(wire.INPUT, PIECE, 0)
         while self.link.ring.accepted < self._sequence:
@@ -217,10 +221,12 @@ def main() -> int:
     lines = [
         f"### halt of {args.processes} forking processes ({args.rounds} rounds)",
         "",
-        f"{before['system']}, {before['cpus']} processors, Python {before['python']}, load {before['load']} at the start, "
+        f"{before['system']}, {before['cpus']} processors, Python {before['python']}, "
+        f"load {before['load']} at the start, "
         f"{'root' if os.geteuid() == 0 else 'an ordinary user'}. Milliseconds.",
         "",
-        "| layout | way | halt p50 | p99 | resume p50 | p99 | flush p50 | p99 | caught | complete |",
+        "| layout | way | halt p50 | p99 | resume p50 | p99 "
+        "| flush p50 | p99 | caught | complete |",
         "|---|---|" + "---:|" * 8,
     ]
     lines += [

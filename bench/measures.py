@@ -1,25 +1,29 @@
-"""What is measured of quickness and throughput. Memory, idling and survival are in standing.py.
+"""The measures of latency and throughput. Memory, idling and survival are in standing.py.
 
-A measure takes a tool and gives {metric: value}. None as a value means "not within the limit"; a metric that
-is not there does not apply.
+A measure takes a tool and gives {metric: value}. None as a value means "not within the limit"; a
+metric that is absent does not apply.
 
-    echo              one byte typed into an attached client until it comes back
-    bulk_KIND_N       a file of log lines printed to N viewers, until the last one saw its end;
+    echo              one byte typed into an attached client until its echo arrives
+    bulk_KIND_N       a file of log lines printed to N viewers, until the last viewer saw the end;
                       N=0: until the program is done
-    create[_cold]     from the start of `create and attach` to a visible prompt; with the tool running, or
-                      nothing of it
-    reattach_KIND     a client comes back to a full-screen program with 50,000 lines behind it, until first
-                      and last row are there
+    commands          processor time of the client process of list, run and attach-and-leave,
+                      divided by that of `python -c pass`; the two alternate, so that both meet
+                      the same machine
+    create[_cold]     from the start of `create and attach` to a visible prompt; with the tool
+                      running, or (cold) with no process of the tool
+    reattach_KIND     a client returns to a full-screen program with 50,000 lines of history, until
+                      first and last row are there
     stall             a flood to one viewer that reads, beside one that stopped reading
 
-Beside times stands what the tool's own processes (clients, servers, keepers; not the program, not the harness)
-spent of a processor: it hardly depends on what else the machine is doing, so it tells two versions of one tool
-apart where times on a busy machine do not.
+Besides times, a measure gives the processor time of the tool's own processes (clients, servers,
+keepers; not the program, not the harness). Processor time hardly depends on other load, so it tells
+two versions of one tool apart where times on a busy machine do not.
 
-Pitfalls met on the way here. A viewer is only known to be attached when it has shown something typed after it
-came (dtach does not repeat what was printed before). A tool that re-renders sends about as many bytes as the
-program wrote, so their number proves no delivery: the bytes themselves are compared. First and last row being
-there does not make the screen between them right: another emulator looks at it.
+Known pitfalls. A viewer is only known to be attached when it has shown output typed after it came
+(dtach does not repeat earlier output). A tool that re-renders sends about as many bytes as the
+program wrote, so the number of bytes proves no delivery: the bytes themselves are compared. A
+correct first and last row do not make the screen between them right: another emulator checks the
+screen.
 """
 
 from __future__ import annotations
@@ -27,9 +31,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import statistics
+import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,18 +56,19 @@ from bench.terminal import (
 Values = dict[str, float | None]
 
 ATTACH_S = 30.0  # a viewer that is not there by then never comes
-ATTACH_EACH_S = 1.0  # ... of many, who all start at once
+ATTACH_EACH_S = 1.0  # ... of many clients that all start at once
 GREET_EVERY_S = 0.2
 FLOOD_S = 180.0
 STALL_S = 30.0
 SHOW_S = 30.0  # a screen that is not there by then is none
 KEY_GAP_S = 0.001
+REPEATS = 9  # of a command that takes milliseconds
 ECHO_S = 15.0  # a slow tool is asked for fewer keys rather than waited for
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything; a test uses tiny ones."""
+    """The size of each load; a test uses tiny sizes."""
 
     mb: float = 50.0
     keys: int = 1000
@@ -76,7 +83,7 @@ class Sizes:
 
 @dataclass
 class Bench:
-    """What a measure has at hand besides the tool: sizes, a directory, the data to print."""
+    """The context of a measure besides the tool: sizes, a directory, the data to print."""
 
     sizes: Sizes
     dir: str
@@ -118,7 +125,7 @@ def session(peer: Peer, argv: Sequence[str], viewers: int) -> Iterator[tuple[str
 
 
 def greet(terminals: Sequence[Terminal], typed: bytes, answer: bytes) -> None:
-    """Types until all viewers have shown the answer; then they are all there. Leaves them quiet."""
+    """Type until every viewer has shown the answer, so that all are attached. Leaves them quiet."""
     allowed = max(ATTACH_S, len(terminals) * ATTACH_EACH_S)
     missing, end = list(terminals), time.perf_counter() + allowed
     while missing:
@@ -135,7 +142,10 @@ def greet(terminals: Sequence[Terminal], typed: bytes, answer: bytes) -> None:
 
 
 def own_cpu(peer: Peer) -> int:
-    """Processor time so far of the tool's own processes, in ns; of its viewers too, not of what its sessions run."""
+    """Processor time so far of the tool's own processes and viewers, in ns.
+
+    Programs inside the sessions do not count.
+    """
     own = [pid for pid in processes.tagged([peer.tag]) if not processes.runs_in_session(pid)]
     return processes.cpu_ns(own)
 
@@ -155,14 +165,13 @@ def echo(peer: Peer, bench: Bench) -> Values:
     finally:
         ready.close()
     times.sort()
-    values: Values = {
-        f"p{p}_us": times[len(times) * p // 100] * 1e6 for p in (10, 50, 90)
-    }  # 10: least disturbed
+    # 10: least disturbed
+    values: Values = {f"p{p}_us": times[len(times) * p // 100] * 1e6 for p in (10, 50, 90)}
     return values | ({"cpu_us": spent / 1e3 / len(times)} if peer.keeps_sessions else {})
 
 
 def keystrokes(terminal: Terminal, count: int) -> list[float]:
-    """Seconds from each key to its echo."""
+    """Seconds from each key to the echo."""
     times, end = list[float](), time.perf_counter() + ECHO_S
     with deadline(2 * ECHO_S):
         for i in range(count):
@@ -186,11 +195,12 @@ def keystrokes(terminal: Terminal, count: int) -> list[float]:
 @dataclass(frozen=True)
 class Flood:
     written: int  # bytes the program wrote
-    done_s: float  # until it was done
+    done_s: float  # until the program was done
     seen_s: float | None  # until the last reading viewer saw the end; None without viewers
-    received: float | None  # least share of what a terminal would have shown that a viewer got
-    exact: bool | None  # whether all of them got exactly that, byte for byte
-    cpu_s: float  # what the tool's own processes spent of a processor
+    # Of the output that a terminal would show, the smallest share that a viewer got
+    received: float | None
+    exact: bool | None  # whether every viewer got exactly that output, byte for byte
+    cpu_s: float  # processor time of the tool's own processes
 
 
 def flood(
@@ -240,8 +250,10 @@ def flood(
 
 
 def bare_fan_out(bench: Bench, ansi: bool, mb: float, viewers: int) -> Values:
-    """No tool, but one program on many terminals all the same: a copy into a pipe for each, and `cat`. What every tool that delivers
-    everything has to do at least."""
+    """One program on many terminals without a tool: a copy into one pipe per viewer, and `cat`.
+
+    Every tool that delivers all output must do at least this work.
+    """
     path, written, expected = bench.data(ansi, mb)
     pipes = [os.path.join(bench.dir, f"pipe{i}") for i in range(viewers)]
     go_path, done = os.path.join(bench.dir, "go"), bench.fifo("done")
@@ -297,7 +309,7 @@ def bulk(ansi: bool, viewers: int) -> Callable[[Peer, Bench], Values]:
 
 
 def stall(peer: Peer, bench: Bench) -> Values:
-    """The same flood with and without somebody who stopped reading."""
+    """The same flood with and without a viewer that stopped reading."""
     if not peer.keeps_sessions:
         return {}
     mb = bench.sizes.mb / 2
@@ -314,6 +326,71 @@ def stall(peer: Peer, bench: Bench) -> Values:
         "received": beside.received,
         "exact": float(bool(beside.exact)),
     }
+
+
+# ---------------------------------------------------------------- commands
+
+
+def commands(peer: Peer, bench: Bench) -> Values:
+    """The figures of one round; a tool without a command has no figure for that command."""
+    python = [sys.executable, "-c", "pass"]
+    if not peer.keeps_sessions:
+        return {"python_ms": _median(lambda: spent(python, peer.environ))}
+    name, ready = f"b{uuid.uuid4().hex[:8]}", bench.fifo("ready")
+    peer.start(name, programs.echo(ready.path))
+    shell = f"s{name}"
+    peer.start(shell, ["sh", "-i"])
+    try:
+        ready.wait(ATTACH_S)
+        calls: dict[str, Callable[[], float]] = {"python": lambda: spent(python, peer.environ)}
+        if (words := peer.list_argv()) is not None:
+            calls["ls"] = lambda words=words: spent(words, peer.environ)  # type: ignore[misc]
+        if (words := peer.run_argv(shell)) is not None:
+            calls["run"] = lambda words=words: spent(words, peer.environ)  # type: ignore[misc]
+        if peer.detach_keys:
+            calls["attach"] = lambda: attached(peer, name)
+        rounds = [{what: call() for what, call in calls.items()} for _ in range(REPEATS)]
+    finally:
+        peer.end(name)
+        peer.end(shell)
+        ready.close()
+    return {
+        f"{what}_x": statistics.median(one[what] / one["python"] for one in rounds)
+        for what in calls
+        if what != "python"
+    }
+
+
+def _median(call: Callable[[], float]) -> float:
+    return statistics.median(call() for _ in range(REPEATS))
+
+
+def spent(argv: Sequence[str], environ: Mapping[str, str]) -> float:
+    """Milliseconds of processor time of one command that must succeed."""
+    quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
+    pid = os.posix_spawnp(argv[0], list(argv), environ, file_actions=quiet)
+    return _collected(pid, argv)
+
+
+def attached(peer: Peer, name: str) -> float:
+    """Milliseconds of processor time of a client that attaches, shows an echo and is detached."""
+    terminal = Terminal(peer.attach_argv(name), peer.environ)
+    try:
+        greet([terminal], b"~", b"~")
+        terminal.send(peer.detach_keys)
+        with deadline(ATTACH_S):
+            while terminal.read():
+                pass
+            return _collected(terminal.pid, peer.attach_argv(name))
+    finally:
+        terminal.close()
+
+
+def _collected(pid: int, argv: Sequence[str]) -> float:
+    _, status, used = os.wait4(pid, 0)
+    if code := os.waitstatus_to_exitcode(status):
+        raise RuntimeError(f"{' '.join(argv)[:200]} ended with {code}")
+    return (used.ru_utime + used.ru_stime) * 1e3
 
 
 # ---------------------------------------------------------------- create, reattach
@@ -348,7 +425,7 @@ def reattach(mode: str) -> Callable[[Peer, Bench], Values]:
             return _show_picture(peer, bench, marks)
         ready, name = bench.fifo("ready"), f"b{uuid.uuid4().hex[:8]}"
         argv = programs.screen(bench.sizes.lines, mode, ready.path)
-        terminal = peer.create(name, argv)  # the first client gives the screen its size
+        terminal = peer.create(name, argv)  # the first client gives the screen this size
         try:
             read_until([terminal], marks, ATTACH_S)
             ready.wait(ATTACH_S)
@@ -377,7 +454,7 @@ def _spent(peer: Peer, before: int) -> Values:
 
 
 def _show_picture(peer: Peer, bench: Bench, marks: list[bytes]) -> Values:
-    """What a bare terminal can do at best: `cat` of the same screen."""
+    """The best a bare terminal can do: `cat` of the same screen."""
     path = os.path.join(bench.dir, "picture")
     with open(path, "w") as f:
         f.write(programs.paint(ROWS, COLS))
@@ -392,7 +469,10 @@ def _show_picture(peer: Peer, bench: Bench, marks: list[bytes]) -> Values:
 
 
 def _judge(shown: bytes) -> Values:
-    """Whether another emulator has the program's screen after these bytes. A tool may use the last row itself."""
+    """Whether another emulator has the program's screen after these bytes.
+
+    A tool may use the last row for its own status.
+    """
     try:
         avt: Any = importlib.import_module("avt")
     except ImportError:

@@ -1,20 +1,26 @@
-"""Operators among each other: how quickly one takes over from another or stops everything, what the door costs, how quick the record is.
+"""Operators among each other: seizing, halting, the cost of the door, the speed of the record.
 
-    python -m bench.operators [--only seize,halt,door,record] [--rounds N] [--processes N] [--json FILE] [--out FILE]
+    python -m bench.operators [--only seize,halt,door,record] [--rounds N] [--processes N]
+                              [--json FILE] [--out FILE]
 
-    seize    by a connected client, from its request: answered (the keeper said that what was on its way is discarded), and effective (the old
-             holder's next input was refused; asked after the answer, so it contains that question's own way). On an idle session, while
-             its program floods it with output that somebody follows, and while the holder floods it with input. bare: a byte that goes
-             through as many processes and back, in the same rounds: what the machine has for anybody at that time
-    halt     of a quiet session and of PROCESSES that fork all the time. took: what the answer says, until the kernel confirmed that
-             nobody runs. answered: until the client has it. last: until the last of them did anything, by what they wrote down
-             themselves. late: share of halts after whose answer somebody did something; complete: share the kernel confirmed.
-             The next halt waits until half of them have run again: who has not is still where it stood, and would be no work
+    seize    by a connected client, from its request. Answered: the keeper said that input on its
+             way is discarded. Effective: the old holder's next input was refused; asked after the
+             answer, so the figure contains the round trip of that question. On an idle session,
+             while its program floods it with output that a viewer follows, and while the holder
+             floods it with input. bare: a byte that goes through as many processes and back, in
+             the same rounds: the least that this machine takes at that time
+    halt     of a quiet session and of PROCESSES that fork all the time. took: the figure in the
+             answer, until the kernel confirmed that no process runs. answered: until the client
+             has the answer. last: until the last process did work, by the times that they wrote
+             down themselves. late: share of halts after whose answer a process did work; complete:
+             share that the kernel confirmed. The next halt waits until half of them have run again:
+             a process that has not run is still frozen, and halting it would be no work
     door     one `send`, one `run`, beside tmux (door.py)
     record   appending and verifying (record.py)
 
-An ordinary user has no control group; its halt is measured in a process that gives up being root (`halt_user`; the host's own calls, see
-halt.py). Without privileges there is no such thing as going first: with other busy programs on the machine that figure is theirs as much as ours.
+An ordinary user has no control group; that halt is measured in a process that gives up root
+(`halt_user`; the host's own calls, see halt.py). An unprivileged process cannot raise its priority:
+with other busy programs on the machine, that figure depends on them as much as on Holdfast.
 """
 
 from __future__ import annotations
@@ -43,14 +49,15 @@ from holdfast.client.link import Link
 Values = dict[str, float | None]
 Results = dict[str, dict[str, Values]]  # measure -> tool -> figures
 PARTS = ("seize", "halt", "door", "record")
-RUNNING_S, STEP_S = 60.0, 0.005  # for them to have run again; between looks
+RUNNING_S, STEP_S = 60.0, 0.005  # for the processes to run again; between looks
 LIFE_S = 300.0
 NOBODY = 65534
+# Never reads: input piles up
 SILENT = (
     "sh",
     "-c",
     "stty raw -echo; echo READY; exec sleep 1000",
-)  # reads nothing: input piles up
+)
 
 
 def spread(name: str, seconds: list[float]) -> Values:
@@ -125,9 +132,10 @@ def halts(stage: Stage, rounds: int, count: int) -> Results:
     for name, options, processes in (
         ("quiet", (), 1),
         ("plain", (), count),
-        ("contained", ("--contained",), count),
+        ("contained", ("--contained", "--cwd", stage.peer.path("contained")), count),
     ):
-        witnesses = Witnesses(stage.peer.path(f"seen-{name}"), processes, LIFE_S)
+        os.makedirs(stage.peer.path(name))
+        witnesses = Witnesses(stage.peer.path(f"{name}/seen"), processes, LIFE_S)
         stage.start(name, witnesses.argv if name != "quiet" else ("sleep", "1000"), *options)
         link = stage.link("bob")
         try:
@@ -178,7 +186,11 @@ def _halts(link: Link, session: str, rounds: int, witnesses: Witnesses | None) -
 
 
 def _run_again(witnesses: Witnesses, since: int) -> None:
-    """All would take too long: where daemons are scheduled as sessions of their own (sched_autogroup), the others get what these leave."""
+    """Wait until half of the processes have run again; waiting for all would take too long.
+
+    Where daemons are scheduled as sessions of their own (sched_autogroup), the rest get only the
+    time that these leave.
+    """
     end = time.monotonic() + RUNNING_S
     while statistics.median(witnesses.seen()) < since:
         if time.monotonic() > end:
@@ -187,7 +199,10 @@ def _run_again(witnesses: Witnesses, since: int) -> None:
 
 
 def as_user(rounds: int, count: int) -> Values:
-    """In a contained session of a host without privileges; nothing if that cannot be measured here."""
+    """Measure in a contained session of a host without privileges.
+
+    Empty if that cannot be measured here.
+    """
     receive, send = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -213,9 +228,8 @@ def _halts_of_user(rounds: int, count: int) -> Values:
     if not os.access(sys.executable, os.X_OK) or not os.access(
         os.path.realpath(sys.executable), os.R_OK
     ):
-        sys.executable = (
-            "/usr/bin/python3"  # for the nursery, which needs nothing but a standard library
-        )
+        # For the nursery, which needs only a standard library
+        sys.executable = "/usr/bin/python3"
         os.environ["PYTHONPATH"] = os.pathsep.join(
             path for path in sys.path if os.access(path, os.R_OK) and "site-packages" not in path
         )
@@ -228,7 +242,7 @@ def _halts_of_user(rounds: int, count: int) -> Values:
     return {name: value for name, value in figures.items() if not name.startswith("flush")}
 
 
-# ---------------------------------------------------------------- all of it
+# ---------------------------------------------------------------- the whole run
 
 
 def measure(parts: list[str], rounds: int, processes: int, acts: int) -> Results:
@@ -264,7 +278,8 @@ def _stage() -> Iterator[Stage]:
 
 def markdown(before: dict[str, Any], results: Results, options: str) -> str:
     lines = [
-        f"{before['system']}, {before['cpus']} processors, Python {before['python']}, {'root' if os.geteuid() == 0 else 'an ordinary user'}, "
+        f"{before['system']}, {before['cpus']} processors, Python {before['python']}, "
+        f"{'root' if os.geteuid() == 0 else 'an ordinary user'}, "
         f"load {before['load']} at the start, {os.getloadavg()[0]:.2f} at the end{options}.",
         "",
         verdict_table(_verdicts(results), "operators"),

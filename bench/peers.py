@@ -1,11 +1,12 @@
 """One adapter per tool: starts, creates, attaches, lists and ends sessions.
 
-The measures know nothing else about a tool. Each adapter has a directory of its own for sockets, configuration
-and state, and an environment whose BENCH_TAG all its processes inherit; closing it leaves nothing behind.
+The measures know a tool only through its adapter. Each adapter has a directory of its own for
+sockets, configuration and state, and an environment whose BENCH_TAG all its processes inherit. A
+closed adapter leaves no process and no file behind.
 
-Holdfast is a Python program, and installed ones have their bytecode compiled. Where this harness runs, writing
-bytecode may be switched off, which would add 50 ms and more to every start that is measured. So the adapter
-gives it a bytecode cache of its own, filled before anything is timed.
+Holdfast is a Python program, and installed ones have their bytecode compiled. Where this harness
+runs, writing bytecode may be switched off, which would add 50 ms and more to every start that is
+measured. So the adapter gives Holdfast its own bytecode cache, filled before the first timing.
 """
 
 from __future__ import annotations
@@ -30,18 +31,20 @@ from bench import processes
 from bench.terminal import COLS, ROWS, Terminal, read_until
 
 COMMAND_S = 60.0
+# Variables that would tell a tool that it runs inside itself
 NESTED = (
     "TMUX",
     "STY",
     "DTACH",
     "ABDUCO_SESSION",
-)  # what would tell a tool that it runs inside itself
+)
 
 
 class Peer(ABC):
     name: ClassVar[str]
-    program: ClassVar[str | None] = None  # what must be installed; None: nothing
+    program: ClassVar[str | None] = None  # the program that must be installed; None: no program
     keeps_sessions: ClassVar[bool] = True  # whether sessions outlive their client
+    detach_keys: ClassVar[bytes] = b""  # the keys a user types to leave; empty: not measured
 
     def __init__(self, scrollback: int | None = None) -> None:
         self.scrollback = scrollback  # lines asked for; None: the tool's own default
@@ -64,10 +67,10 @@ class Peer(ABC):
     def available(cls) -> bool:
         return cls.program is None or shutil.which(cls.program) is not None
 
-    # ------------------------------------------------------------ what a tool gives
+    # ------------------------------------------------------------ provided by each tool
 
     def configure(self) -> None:  # noqa: B027 - most tools need less than all of these
-        """Files and variables; starts nothing."""
+        """Write files and set variables; starts no process."""
 
     @abstractmethod
     def start(self, name: str, argv: Sequence[str]) -> None:
@@ -82,20 +85,28 @@ class Peer(ABC):
     @abstractmethod
     def names(self) -> list[str]: ...
 
+    def list_argv(self) -> list[str] | None:
+        """The command that lists sessions for people."""
+        return None
+
+    def run_argv(self, name: str) -> list[str] | None:
+        """The command that runs `true` through the tool and waits for the exit."""
+        return None
+
     def end(self, name: str) -> None:
         processes.kill_all([self.tag, f"BENCH_SESSION={name}"])
 
     def shut_down(self) -> None:  # noqa: B027
-        """Stops a server, if there is one."""
+        """Stop the server, if there is one."""
 
-    # ------------------------------------------------------------ what the measures call
+    # ------------------------------------------------------------ called by the measures
 
     def fresh(self) -> Peer:
-        """The same tool with nothing running."""
+        """The same tool with no process running."""
         return type(self)(self.scrollback)
 
     def warm_up(self) -> None:  # noqa: B027
-        """What has to happen once before anything is timed."""
+        """The preparation that must happen once before the first timing."""
 
     def attach(self, name: str) -> Terminal:
         return Terminal(self.attach_argv(name), self.environ)
@@ -154,6 +165,7 @@ class Raw(Peer):
 
 class Tmux(Peer):
     name = program = "tmux"
+    detach_keys = b"\x02d"
 
     def configure(self) -> None:
         with open(self.path("conf"), "w") as f:
@@ -179,6 +191,12 @@ class Tmux(Peer):
     def create_argv(self, name: str, argv: Sequence[str]) -> list[str]:
         return [*self._tmux, "new-session", "-s", name, *argv]
 
+    def list_argv(self) -> list[str]:
+        return [*self._tmux, "ls"]
+
+    def run_argv(self, name: str) -> list[str]:
+        return [*self._tmux, "run-shell", "true"]
+
     def names(self) -> list[str]:
         return self.command([*self._tmux, "ls", "-F", "#S"], check=False).split()
 
@@ -190,7 +208,10 @@ class Tmux(Peer):
 
 
 class Screen(Peer):
-    """It makes a client wait until one second after a killed one; hence the `away` time before a reattach."""
+    """GNU screen makes a client wait until one second after a killed one.
+
+    Hence the `away` time before a reattach.
+    """
 
     name = program = "screen"
 
@@ -260,6 +281,7 @@ class Abduco(Peer):
 
 class Holdfast(Peer):
     name = "holdfast"
+    detach_keys = b"\x1cd"
     _bytecode: ClassVar[
         dict[str, str]
     ] = {}  # source tree -> its compiled modules, for the whole run
@@ -267,7 +289,7 @@ class Holdfast(Peer):
     def __init__(
         self, scrollback: int | None = None, tree: str | None = None, label: str | None = None
     ) -> None:
-        self.tree = tree  # another source tree to run; None: the one that is installed
+        self.tree = tree  # another source tree to run; None: the installed tree
         super().__init__(scrollback)
         self.label = label or self.name
 
@@ -307,6 +329,10 @@ class Holdfast(Peer):
         self.names()
         self.end("warm")
 
+    def files_argv(self, act: str, name: str, *paths: str) -> list[str]:
+        """A transfer on this machine."""
+        return [*self._holdfast, "files", act, name, *paths]
+
     def follow_argv(self, name: str) -> list[str]:
         return [*self._holdfast, "read", name, "--follow"]
 
@@ -315,7 +341,7 @@ class Holdfast(Peer):
             return int(f.read())
 
     def ask(self, *words: str) -> str:
-        """One command of its own command line."""
+        """Run one command of Holdfast's command line."""
         return self.command([*self._holdfast, *words])
 
     def start(self, name: str, argv: Sequence[str], *options: str) -> None:
@@ -326,6 +352,12 @@ class Holdfast(Peer):
 
     def create_argv(self, name: str, argv: Sequence[str]) -> list[str]:
         return [*self._holdfast, "new", name, "--", *argv]
+
+    def list_argv(self) -> list[str]:
+        return [*self._holdfast, "ls"]
+
+    def run_argv(self, name: str) -> list[str]:
+        return [*self._holdfast, "run", name, "--", "true"]
 
     def names(self) -> list[str]:
         return [str(s["name"]) for s in json.loads(self.command([*self._holdfast, "ls", "--json"]))]
@@ -354,13 +386,14 @@ class Relayed(Holdfast):
         return type(self)(self.scrollback, self.tree, self.label)
 
     def _there(self) -> None:
-        """The relay, the machine's line to it, and the other home, paired."""
+        """Start the relay and the machine's line to it, and pair the other home."""
         if self._relay is not None:
             return
         data, url = self.path("relay"), self._serve("127.0.0.1:0")
         token = self.path("token")
         with open(token, "w") as file:
-            file.write(self.command([*self._holdfast, "relay", "token", "--data", data]).split()[0])
+            said = self.command([*self._holdfast, "relay", "token", "--data", data]).split()
+            file.write(next(word for word in said if word.startswith("hfr_")))
         self.command([*self._holdfast, "host", "connect", url, "--token", f"@{token}"])
         link = json.loads(
             self.command([*self._holdfast, "invite", "--rights", "admin", "--no-wait", "--json"])
@@ -374,7 +407,7 @@ class Relayed(Holdfast):
         self._there()
 
     def _serve(self, listen: str) -> str:
-        """Starts the relay; gives its address when it is there."""
+        """Start the relay; return its address when it listens."""
         self._relay = subprocess.Popen(
             [
                 *self._holdfast,
@@ -403,7 +436,7 @@ class Relayed(Holdfast):
         )
 
     def restart_relay(self, number: signal.Signals, away_s: float = 0.0) -> None:
-        """Ends the relay and starts it again at the same address; returns when it listens."""
+        """End the relay and start a new one at the same address; return when it listens."""
         assert self._relay is not None
         self._relay.send_signal(number)
         self._relay.wait(COMMAND_S)
@@ -416,6 +449,10 @@ class Relayed(Holdfast):
 
     def attach_argv(self, name: str) -> list[str]:
         return [*self._away, "attach", f"box/{name}"]
+
+    def files_argv(self, act: str, name: str, *paths: str) -> list[str]:
+        """A transfer through the relay."""
+        return [*self._away, "files", act, f"box/{name}", *paths]
 
     def shut_down(self) -> None:
         super().shut_down()
@@ -432,7 +469,7 @@ class RelayedByGrpc(Relayed):
 
 
 class SshTmux(Tmux):
-    """tmux at the other end of ssh, on loopback: what people use to come from elsewhere."""
+    """tmux at the other end of ssh, on loopback: the usual way to work from another machine."""
 
     name = "ssh+tmux"
     program = "sshd"
@@ -456,8 +493,10 @@ class SshTmux(Tmux):
             self._port = free.getsockname()[1]
         with open(self.path("sshd_config"), "w") as file:
             file.write(
-                f"ListenAddress 127.0.0.1\nPort {self._port}\nHostKey {self.path('host')}\nAuthorizedKeysFile {self.path('authorized')}\nStrictModes no\n"
+                f"ListenAddress 127.0.0.1\nPort {self._port}\nHostKey {self.path('host')}\n"
+                f"AuthorizedKeysFile {self.path('authorized')}\nStrictModes no\n"
                 "UsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\n"
+                "Subsystem sftp internal-sftp\n"
             )
         os.makedirs("/run/sshd", exist_ok=True)
         self._server = subprocess.Popen(
@@ -465,6 +504,13 @@ class SshTmux(Tmux):
             stderr=subprocess.DEVNULL,
             env=self.environ,
         )
+
+    def copy_argv(self, source: str, target: str) -> list[str]:
+        """scp; a path at the other end begins with `there:`."""
+        both = [one.replace("there:", "127.0.0.1:", 1) for one in (source, target)]
+        options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+        port = ["-P", str(self._port), "-i", self.path("me")]
+        return ["scp", "-q", "-F", "none", *port, *options, *both]
 
     def attach_argv(self, name: str) -> list[str]:
         return [
@@ -494,8 +540,9 @@ class SshTmux(Tmux):
 
 
 ALL: tuple[type[Peer], ...] = (Raw, Dtach, Abduco, Screen, Tmux, Holdfast)
+# Only if these are asked for by name
 FROM_ELSEWHERE: tuple[type[Peer], ...] = (
     SshTmux,
     Relayed,
     RelayedByGrpc,
-)  # only if they are asked for by name
+)

@@ -1,8 +1,8 @@
-"""What processes cost, from /proc: memory by PSS, CPU by schedstat, wake-ups by context switches.
+"""The cost of processes, from /proc: memory by PSS, CPU by schedstat, wake-ups by context switches.
 
-All threads count. PSS shares each page among those who map it, so the sum over a tool's processes is what the
-tool costs. Memory that only a descriptor holds (a memfd nobody maps) appears in no PSS; it is counted apart, or
-a tool could hide its screens there.
+All threads count. PSS divides each page among the processes that map it, so the sum over a tool's
+processes is the cost of the tool. Memory that only a descriptor holds (a memfd that no process
+maps) appears in no PSS; it is counted apart, or a tool could hide its screens there.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 
-SESSION_PROGRAMS = frozenset(
-    ("sh", "cat", "sleep", "stty")
-)  # what measured sessions consist of ...
+# The programs of measured sessions ...
+SESSION_PROGRAMS = frozenset(("sh", "cat", "sleep", "stty"))
 PROGRAMS_FILE = "programs.py"  # ... and the interpreter that runs this file
 
 
 def tagged(wanted: Sequence[str]) -> list[int]:
-    """Living processes (but this one) whose environment holds all of the given NAME=VALUE entries."""
+    """Living processes (except this one) whose environment has all these NAME=VALUE entries."""
     entries = [w.encode() for w in wanted]
     found = []
     for name in os.listdir("/proc"):
@@ -41,7 +40,7 @@ def argv(pid: int) -> list[str]:
 
 
 def runs_in_session(pid: int) -> bool:
-    """Whether this is one of the programs that measured sessions run, and no process of the tool itself."""
+    """Whether this process is a program of a measured session, and not of the tool itself."""
     words = argv(pid)
     name = os.path.basename(words[0]) if words else ""
     return name in SESSION_PROGRAMS or any(os.path.basename(w) == PROGRAMS_FILE for w in words[1:2])
@@ -56,7 +55,10 @@ def pss_kb(pids: Iterable[int]) -> int:
 
 
 def own_kb(pid: int) -> int:
-    """Memory that no file is behind: unlike PSS it does not shrink when more processes run the same program."""
+    """Memory that no file backs.
+
+    Unlike PSS, this figure does not shrink when more processes run the same program.
+    """
     with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as f:
         return sum(int(line.split()[1]) for line in f if line.startswith("Anonymous:"))
     return 0
@@ -101,7 +103,10 @@ def main_thread(pid: int) -> tuple[int, int]:
 
 
 def wakeups(pids: Iterable[int]) -> int:
-    """How often a thread gave up the processor to wait, and so was woken again; being preempted does not count."""
+    """How often a thread gave up the processor to wait, and so was woken again;
+
+    being preempted does not count.
+    """
     total = 0
     for pid in pids:
         for task in _tasks(pid):
@@ -134,7 +139,7 @@ def kill_all(wanted: Sequence[str], seconds: float = 5.0) -> None:
 
 
 def reap() -> None:
-    """Collects daemons that tools left to us (we are their subreaper) and our own dead."""
+    """Collect the daemons that tools left to us (we are their subreaper) and our own dead."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -1,17 +1,23 @@
-"""Where Holdfast's own time goes: each hop of an echoed key, each process of a flood, then the functions.
+"""Where Holdfast's own time goes: by hop of an echoed key, process of a flood, and function.
 
-    python -m bench.profile [--tree SRC] [--relay] [--keys 500] [--mb 20] [--ansi] [--functions] [--out FILE]
+    python -m bench.profile [--tree SRC] [--relay] [--keys 500] [--mb 20] [--ansi] [--functions]
+                            [--out FILE]
 
     key ->  client -> host -> keeper -> program -> keeper -> host -> client  -> screen
-    key ->  client -> line -> relay -> host (-> itself) -> keeper -> program -> keeper -> host (-> itself) -> relay -> line -> client  -> screen       (--relay)
+
+    with --relay:
+    key ->  client -> line -> relay -> host (-> itself) -> keeper -> program
+        ->  keeper -> host (-> itself) -> relay -> line -> client  -> screen
 
 Three ways to look, from the surest to the most detailed:
-1. Cost: time on a processor and wake-ups of each process, per key and per MB, from /proc. Disturbs nothing.
-2. Hops: when each process woke and when it handed on, from the kernel's tracepoints (perf). About a microsecond
-   per system call. A hop is split into waiting (from the sender's call until the receiver runs: the
-   scheduler's part) and working (from there until it hands on: our part).
-3. Functions (--functions): cProfile inside client, host and keeper, in runs of their own. Distorts; good for
-   ranking only.
+1. Cost: time on a processor and wake-ups of each process, per key and per MB, from /proc. Does not
+   disturb the run.
+2. Hops: when each process woke and when it handed on, from the kernel's tracepoints (perf). About a
+   microsecond per system call. A hop is split into waiting (from the sender's call until the
+   receiver runs: the scheduler's part) and working (from there until the receiver hands on: our
+   part).
+3. Functions (--functions): cProfile inside client, host and keeper, in runs of their own. Distorts;
+   good for ranking only.
 """
 
 from __future__ import annotations
@@ -59,7 +65,8 @@ CALLS = (
 )
 PERF_START_S = 1.5
 TOP_FUNCTIONS = 18
-# The way of a key: (who, which calls, entering or leaving them); each is the first such event after the one before.
+# The way of a key: (role, which calls, entering or leaving them). Each step is the first such event
+# after the previous step.
 Way = tuple[tuple[str, tuple[str, ...], str], ...]
 _IN: Way = (
     ("harness", ("write",), "enter"),
@@ -121,13 +128,16 @@ _EVENT = re.compile(
 
 @dataclass(frozen=True)
 class Cast:
-    """The processes of one session, by what they are; a thread that is a role of its own is known by its number."""
+    """The processes of one session, by role.
+
+    A thread that is a role of its own is known by its number.
+    """
 
     pids: dict[str, int]
     threads: dict[int, str] = field(default_factory=dict)
 
     def cost(self) -> dict[str, tuple[int, int]]:
-        """Processor time and wake-ups so far; what a process does beside its main thread stands apart."""
+        """Processor time and wake-ups so far; work outside the main thread is listed apart."""
         found = {}
         for role, pid in self.pids.items():
             cpu, woken = processes.cpu_ns([pid]), processes.wakeups([pid])
@@ -244,7 +254,7 @@ def keys_on(way: Way, events: Sequence[Event]) -> list[list[float]]:
 
 
 def hop_table(events: Sequence[Event], ways: Mapping[str, Way] = WAYS) -> str:
-    """The way that most keys took, step by step; the one with more steps if both fit."""
+    """The way that most keys took, step by step; if both ways fit, the one with more steps."""
     name, way = max(ways.items(), key=lambda w: (len(keys_on(w[1], events)), len(w[1])))
     if not (found := keys_on(way, events)):
         return "no key went the whole way that is known"
@@ -266,7 +276,8 @@ def hop_table(events: Sequence[Event], ways: Mapping[str, Way] = WAYS) -> str:
         )
     lines += [
         "",
-        f"whole way {whole * 1e6:.0f} us over {len(found)} keys; of it waiting to run {waiting * 1e6:.0f} us",
+        f"whole way {whole * 1e6:.0f} us over {len(found)} keys; "
+        f"of it waiting to run {waiting * 1e6:.0f} us",
     ]
     return "\n".join(lines)
 
@@ -308,12 +319,15 @@ def echo_path(peer: Holdfast, bench: Bench, keys: int, perf: bool) -> Iterator[s
         cast = cast_of(peer, name, terminal, "cat")
         before = cast.cost()
         times = measures.keystrokes(terminal, keys)
-        yield f"## A key and its echo\n\n{len(times)} keys, p50 {statistics.median(times) * 1e6:.0f} us\n"
+        median = statistics.median(times) * 1e6
+        yield f"## A key and its echo\n\n{len(times)} keys, p50 {median:.0f} us\n"
         yield cost_table(before, cast.cost(), len(times), "key") + "\n"
         if perf:
             with traced(cast, bench.dir) as trace:
                 times = measures.keystrokes(terminal, keys)
-            yield f"traced: p50 {statistics.median(times) * 1e6:.0f} us, {hop_table(trace.events, RELAYED if isinstance(peer, Relayed) else WAYS)}\n"
+            median = statistics.median(times) * 1e6
+            ways = RELAYED if isinstance(peer, Relayed) else WAYS
+            yield f"traced: p50 {median:.0f} us, {hop_table(trace.events, ways)}\n"
             yield call_table(trace.events, len(times), "key") + "\n"
     finally:
         terminal.close()
@@ -322,7 +336,10 @@ def echo_path(peer: Holdfast, bench: Bench, keys: int, perf: bool) -> Iterator[s
 
 
 def bulk_path(peer: Holdfast, bench: Bench, mb: float, ansi: bool, perf: bool) -> Iterator[str]:
-    """One viewer. The cost and the system calls come from two floods, since tracing slows the second."""
+    """The flood to one viewer.
+
+    The cost and the system calls come from two floods, since tracing slows the second.
+    """
     kind = "ANSI" if ansi else "plain"
     for tracing in (False, True) if perf else (False,):
         size = mb / 4 if tracing else mb
@@ -348,11 +365,15 @@ def bulk_path(peer: Holdfast, bench: Bench, mb: float, ansi: bool, perf: bool) -
             units = written / 1e6
             if trace is None:
                 rate = units / seconds
-                yield f"## A flood to one viewer, {kind}\n\n{units:.0f} MB in {seconds:.2f} s, {rate:.1f} MB/s\n"
+                yield (
+                    f"## A flood to one viewer, {kind}\n\n"
+                    f"{units:.0f} MB in {seconds:.2f} s, {rate:.1f} MB/s\n"
+                )
+                # The shell only; cat is a child that has ended
                 del (
                     before["program"],
                     after["program"],
-                )  # its shell only; cat is a child that has ended
+                )
                 yield cost_table(before, after, units, "MB") + "\n"
             else:
                 yield call_table(trace.events, units, "MB") + "\n"

@@ -1,11 +1,11 @@
-"""Runs one of Holdfast's programs under cProfile and writes what it found when the program ends.
+"""Runs one of Holdfast's programs under cProfile and writes the profile when the program ends.
 
-    python -m bench.profiled host OUT            OUT.host; its keepers are profiled too: OUT.keeper.PID
+    python -m bench.profiled host OUT            OUT.host; also its keepers: OUT.keeper.PID
     python -m bench.profiled client OUT ARGS     OUT.client; ARGS as for `holdfast`
 
-A profiler slows Python code down several times and system calls not at all: what it says is where Python time
-goes, not how much of the whole that is. Only a program's main thread is looked at; the emulator's thread works
-without the interpreter anyway.
+A profiler slows Python code down several times and system calls not at all. So the profile says
+where Python time goes, not how much of the whole that is. Only a program's main thread is profiled;
+the emulator's thread works without the interpreter anyway.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def measured(run: Callable[[], int], path: str) -> int:
 
 
 def host(out: str) -> int:
-    from holdfast.host import main, nursery
+    from holdfast.host import main
+    from holdfast.host.lifecycle import nursery
 
     nursery.nursery_command = lambda run: [
         sys.executable,
@@ -58,10 +59,10 @@ def keepers(out: str, run: str) -> int:
 
 
 def client(out: str, args: list[str]) -> int:
-    from holdfast.faces.cli.main import main
+    from holdfast.faces.cli.main import run
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    return measured(lambda: main(args), f"{out}.client")
+    return measured(lambda: run(args), f"{out}.client")
 
 
 if __name__ == "__main__":

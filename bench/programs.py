@@ -1,8 +1,11 @@
-"""What runs inside the measured sessions, and the data it prints.
+"""The programs inside the measured sessions, and the data they print.
 
-    python programs.py screen LINES live|static FIFO     python programs.py counter LOG     python programs.py clock
+    python programs.py screen LINES live|static FIFO
+    python programs.py counter LOG
+    python programs.py clock
 
-Started by path, not as a module of the package: a session's program must not depend on where the harness was started.
+Started by path, not as a module of the package: a session's program must not depend on where the
+harness was started.
 """
 
 from __future__ import annotations
@@ -25,10 +28,11 @@ NEWLINE = "\\n"  # as printf reads it
 TICK_S = 0.002
 CLOCK_S = 0.01
 REPAINT_S = 3.0
+# The program of an idle session; known by its argv, and no part of a tool's own memory
 IDLE = (
     "sleep",
     "86399",
-)  # what an idle session runs; known by its argv, no part of a tool's own memory
+)
 
 _WORDS = (
     "request",
@@ -50,7 +54,10 @@ _WORDS = (
 
 @functools.cache
 def block(ansi: bool, size: int = BLOCK_BYTES) -> bytes:
-    """About `size` bytes of log lines, always the same; `ansi`: with colours, wide characters, cursor movement."""
+    """About `size` bytes of log lines, always the same;
+
+    `ansi`: with colours, wide characters, cursor movement.
+    """
     dice, lines, total = random.Random(7), [], 0
     while total < size:
         words = " ".join(dice.choice(_WORDS) for _ in range(dice.randint(4, 14)))
@@ -89,11 +96,11 @@ def paint(rows: int, cols: int) -> str:
     return "".join(out) + f"\x1b[{rows};1H{END}"
 
 
-# ---------------------------------------------------------------- argv of what sessions run
+# ---------------------------------------------------------------- argv of session programs
 
 
 def echo(ready: str) -> list[str]:
-    """Gives every byte back; says so in the fifo `ready` once the terminal is set for it."""
+    """Echo every byte; report in the fifo `ready` once the terminal is set for that."""
     return ["sh", "-c", f"stty raw -echo; echo ready >{shlex.quote(ready)}; exec cat"]
 
 
@@ -102,8 +109,12 @@ def prompt() -> list[str]:
 
 
 def flood(data: str, go: str, done: str, watched: bool) -> list[str]:
-    """Answers each line typed with READY until `go` is typed (so every viewer is known to be there); then waits for
-    the fifo `go`, prints the file, says so in the fifo `done`, and shows END, again and again: a tool may drop it."""
+    """Print a file when told to, and report when done.
+
+    Answers each typed line with READY until `go` is typed, so every viewer is known to be there.
+    Then waits for the fifo `go`, prints the file, reports in the fifo `done`, and shows END again
+    and again, since a tool may drop it.
+    """
     handshake = (
         f'while read -r x && [ "$x" != go ]; do {_say(READY, NEWLINE)}; done; ' if watched else ""
     )
@@ -130,7 +141,7 @@ def clock() -> list[str]:
 
 
 def fan_out(pipes: Sequence[str], argv: Sequence[str]) -> list[str]:
-    """Copies what the program shows into each pipe: the least that somebody who shares a terminal must do."""
+    """Copy the program's output into each pipe: the least that a tool for sharing must do."""
     return [sys.executable, os.path.abspath(__file__), "fan_out", str(len(pipes)), *pipes, *argv]
 
 
@@ -139,7 +150,7 @@ def reader(pipe: str) -> list[str]:
 
 
 def _say(mark: bytes, end: str = "") -> str:
-    """A shell command that shows the mark, while neither its own echo nor its place in an argument list does."""
+    """A shell command that shows the mark, which neither its echo nor its arguments contain."""
     text = mark.decode()
     return f"printf '{text[:2]}%s{end}' {text[2:]}"
 
@@ -163,7 +174,10 @@ def run_fan_out(pipes: Sequence[str], argv: Sequence[str]) -> None:
 
 
 def run_screen(lines: int, mode: str, ready: str) -> None:
-    """Lines, then a full screen. live: repaints when the size changes, and now and then; static: never."""
+    """Lines, then a full screen.
+
+    live: repaints when the size changes, and now and then; static: never.
+    """
     for i in range(lines):
         sys.stdout.write(
             f"{i:6} the quick brown fox jumps over the lazy dog and goes on for a while\n"
@@ -185,7 +199,7 @@ def run_screen(lines: int, mode: str, ready: str) -> None:
 
 
 def run_counter(log: str) -> None:
-    """A tick every 2 ms to the terminal and, with its time, to the log."""
+    """Print a tick every 2 ms to the terminal and, with its time, to the log."""
     with open(log, "w", buffering=1) as f:
         i = 0
         while True:

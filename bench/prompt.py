@@ -1,10 +1,13 @@
-"""What the shell integration costs at a prompt, beside the same shell without it.
+"""The cost of the shell integration at a prompt, beside the same shell without it.
 
     python -m bench.prompt [--rounds 300] [--out FILE]
 
-Return is pressed at an empty prompt on a real terminal, many times, until the next prompt is there. Taken is the processor time that the shell spends on each, as the kernel accounts it, and the
-median of the time that passes. What a session's shell does more than a plain one is the price: its marks, and saying what it is made of (docs/originators.md). `functions`: with as many functions as bash-completion brings along when some completions were used. `asked`: with
-those listed too, as after a line that may define some.
+Return is pressed at an empty prompt on a real terminal, many times, until the next prompt is there.
+Two figures are taken for each: the processor time of the shell, as the kernel accounts it, and the
+median of the elapsed time. The price is the additional work of a session's shell: its marks, and
+its report of functions, aliases and variables (docs/reference/originators.md). `functions`: with as
+many functions as bash-completion brings along when some completions were used. `asked`: with those
+listed too, as after a line that may define some.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from holdfast.host.shell import prepare
+from holdfast.host.shell import SessionDirectories, prepare
 from holdfast.host.shell.launch import BODIES
 
 ROUNDS = 300
@@ -28,7 +31,10 @@ FUNCTIONS = 400
 WAIT_S = 10.0
 PROMPT = "hf-bench> "
 NONCE = "0123456789abcdefBENCH"
-_FUNCTION = 'fn_{n}() {{ local a=$1 b; for b in "$@"; do if [[ $b == x ]]; then echo "$a"; fi; done; case $a in x) return 1 ;; y) shift; : "$@" ;; esac; while read -r b; do : "$b"; done; }}\n'
+_FUNCTION = (
+    'fn_{n}() {{ local a=$1 b; for b in "$@"; do if [[ $b == x ]]; then echo "$a"; fi; done; '
+    'case $a in x) return 1 ;; y) shift; : "$@" ;; esac; while read -r b; do : "$b"; done; }}\n'
+)
 Figures = dict[str, float]
 
 
@@ -73,10 +79,11 @@ def measure(
         home, directory = Path(base, "home"), Path(base, "session")
         home.mkdir()
         directory.mkdir(mode=0o700)
+        directories = SessionDirectories.as_outside(directory, directory)
         text = "".join(_FUNCTION.format(n=n) for n in range(functions)) + f"PS1='{PROMPT}'\n"
         (home / (".zshrc" if shell == "zsh" else ".bashrc")).write_text(text)
         env = {"PATH": os.defpath, "HOME": str(home), "TERM": "xterm", "LANG": "C.UTF-8"}
-        launch = prepare([shell], directory, NONCE, env, login=False)
+        launch = prepare([shell], directories, NONCE, env, login=False)
         if not asked:
             (directory / BODIES).unlink()
         terminal = _Terminal(
@@ -121,11 +128,14 @@ def main() -> None:
     args = parser.parse_args()
     found = figures(args.rounds)
     print(
-        "prompt cost of shell integration (microseconds of the processor for each prompt; in brackets what passes until it is there)"
+        "prompt cost of shell integration (microseconds of the processor for each prompt;"
+        " in brackets the time until the prompt is there)"
     )
     for name, one in found.items():
         print(
-            f"  {name:24} plain {one['plain_us']:6.0f} ({one['plain_passed_us']:.0f})   with {one['with_us']:6.0f} ({one['with_passed_us']:.0f})   cost {one['cost_us']:6.0f}"
+            f"  {name:24} plain {one['plain_us']:6.0f} ({one['plain_passed_us']:.0f})"
+            f"   with {one['with_us']:6.0f} ({one['with_passed_us']:.0f})"
+            f"   cost {one['cost_us']:6.0f}"
         )
     if args.out:
         Path(args.out).write_text(json.dumps(found, indent=1) + "\n")

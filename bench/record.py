@@ -1,14 +1,16 @@
-"""How quick the record is: appending to it, and verifying an export.
+"""How quick the record is: appending, and verifying an export.
 
     python -m bench.record [--acts 20000] [--out FILE]
 
-    append     one act after another (an intent that is durable, then its outcome), and 64 operators at once; what a key costs the
-               host's loop before it is handed to the writer
-    verify     acts verified per second: commands, each signed (two entries: intent and outcome), and raw keys, of which one
-               signature covers 64. By one process, and by as many as there are processors
+    append     one act after another (an intent that is durable, then its outcome), and 64
+               operators at once; the cost of a key for the host's loop before the key is handed to
+               the writer
+    verify     acts verified per second: commands, each signed (two entries: intent and outcome),
+               and raw keys, of which one signature covers 64. By one process, and by as many as
+               there are processors
 
-Signatures are made before anything is timed: they are made by clients. Per processor means: divided by the CPU seconds that all processes
-spent, so that it does not depend on what else the machine is doing.
+Signatures are made before the timing starts, since clients make them. Per processor means: divided
+by the CPU seconds of all processes, so that the figure does not depend on other load.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.core import audit, record
-from holdfast.faces.cli.record import spread
-from holdfast.host.journal import Journal, Typist
-from holdfast.host.store import Store
-from holdfast.testing.records import Scribe
+from holdfast.core.record import audit, record
+from holdfast.faces.verification import spread
+from holdfast.host.storage.journal import Journal, Typist
+from holdfast.host.storage.store import Store
+from tests.support.checkers.records import Scribe
 
 KEYS_PER_COVER = record.COVER_KEYS
 AT_ONCE = 64
@@ -47,7 +49,7 @@ def _cpu() -> float:
 
 async def _append(acts: int, path: str) -> Figures:
     store = Store(path)
-    store.start(asyncio.get_running_loop())
+    store.start()
     scribe = Scribe()
     journal = Journal(store, scribe.private)
     drafts = [

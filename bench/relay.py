@@ -1,13 +1,17 @@
-"""What a relay costs and how quick it is, by itself: scripted ends on loopback that seal nothing.
+"""The cost and speed of a relay alone: scripted ends on loopback that seal nothing.
 
     python -m bench.relay [--connections 100,500,1000,2000] [--seconds 5] [--out FILE]
 
-    connections   half hosts, half clients with a stream each: memory of the relay for each, processor time to take one in, to keep it, and for a message when each stream in
-                  turn says something: how all of that grows with their number
-    forward       one host sends to one client, with credit: megabytes and messages per second, processor time of the relay per message
-    echo          a message of 64 bytes to the host and back, one at a time; beside it the echo of a bare socket: what this machine takes for two of the four hops
+    connections   half hosts, half clients with a stream each. Per connection: memory of the relay,
+                  processor time to admit it, to keep it, and for a message when each stream in
+                  turn sends one; and how these grow with the number of connections
+    forward       one host sends to one client, with credit: megabytes and messages per second,
+                  processor time of the relay per message
+    echo          a message of 64 bytes to the host and back, one at a time; beside it the echo of
+                  a bare socket: what this machine takes for two of the four hops
 
-The ends are plain sockets with hand-made frames in processes of their own, so that the relay is what is measured.
+The ends are plain sockets with hand-made frames in their own processes, so that the figures are
+those of the relay.
 """
 
 from __future__ import annotations
@@ -28,10 +32,10 @@ from typing import Any
 
 from bench import report
 from bench.processes import cpu_ns, pss_kb
-from holdfast.core import route as routes
+from holdfast.core.sealed import route as routes
 from holdfast.model import limits, signing
-from holdfast.testing.relays import RelayProcess
 from holdfast.wire import outer
+from tests.support.relays import RelayProcess
 
 WINDOW = limits.STREAM_WINDOW_BYTES
 SIZES = (65_519, 16_384, 1_024, 100)
@@ -42,7 +46,7 @@ Figures = dict[str, float]
 
 
 class Wire:
-    """A WebSocket client with nothing to spare: no masking worth the name, no checks."""
+    """A minimal WebSocket client: no masking worth the name, no checks."""
 
     def __init__(self, port: int, token: str | None = None) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port))
@@ -138,7 +142,7 @@ def a_host(port: int, token: str) -> tuple[Wire, bytes]:
 
 
 def a_stream(host: Wire, route: bytes, port: int) -> tuple[Wire, int]:
-    """A client with one stream to that host; its number at the host."""
+    """A client with one stream to that host; the number of the stream at the host."""
     wire = Wire(port)
     wire.hello(outer.CLIENT)
     wire.send(outer.Open(1, route, PASS))
@@ -159,7 +163,7 @@ def connections(counts: list[int], seconds: float) -> dict[str, Figures]:
             pid, token = relay.process.pid, relay.token()
             a_host(relay.port, token)[
                 0
-            ].sock.close()  # what is loaded at first use is no connection's
+            ].sock.close()  # modules that load at first use do not count for a connection
             before, cpu = pss_kb([pid]), cpu_ns([pid])
             streams, begin = [], time.perf_counter()
             for _ in range(count // 2):
@@ -334,7 +338,7 @@ def echo(rounds: int) -> dict[str, Figures]:
     }
 
 
-# ---------------------------------------------------------------- all of it
+# ---------------------------------------------------------------- the whole run
 
 
 def _table(title: str, rows: dict[str, Figures]) -> str:

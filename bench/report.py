@@ -1,4 +1,7 @@
-"""Tables and JSON of a run: medians over rounds; a ratio is the median of the ratios of single rounds."""
+"""Tables and JSON of a run:
+
+medians over rounds; a ratio is the median of the ratios of single rounds.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,10 @@ from bench.targets import (
     values_of,
 )
 
-RATIOS = frozenset(
-    ("p10_us", "p50_us", "p90_us", "MBps", "ms")
-)  # where a ratio to the bare terminal says something
+# Metrics for which a ratio to the bare terminal makes sense
+RATIOS = frozenset(("p10_us", "p50_us", "p90_us", "MBps", "ms"))
 YARDSTICK = "raw"
-RELAYED = "holdfast-relay"  # has aims of its own
+RELAYED = "holdfast-relay"  # has its own targets
 
 
 def number(value: float | None) -> str:
@@ -45,7 +47,7 @@ def machine() -> dict[str, Any]:
 
 
 def table(title: str, tools: Sequence[str], rounds: Rounds) -> str:
-    """One measure: a row per tool."""
+    """Format one measure: a row per tool."""
     metrics: list[str] = []
     for one in rounds:
         for of_tool in one.values():
@@ -113,10 +115,10 @@ def markdown(
     parts = [
         "# Terminal-session tools side by side",
         "",
-        f"{before['system']}, {before['cpus']} processors, Python {before['python']}, load {before['load']} at "
-        f"the start. Bulk of {options['mb']:g} MB. Medians over rounds; `x raw` is the median of the ratios to a "
-        "bare terminal of the same round, then the lowest and the highest of them: differences within that "
-        "range are none.",
+        f"{before['system']}, {before['cpus']} processors, Python {before['python']}, "
+        f"load {before['load']} at the start. Bulk of {options['mb']:g} MB. "
+        "Medians over rounds; `x raw` is the median of the ratios to a bare terminal of the same "
+        "round, then the lowest and the highest of them: differences within that range are none.",
         "",
     ]
     for tool in judged:

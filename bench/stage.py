@@ -1,4 +1,4 @@
-"""An installation of its own with two operators who may do everything: what `python -m bench.operators` measures on."""
+"""An installation of its own with two operators that have all rights, for `bench.operators`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from holdfast.client.link import Link
 from holdfast.model.errors import TurnHeld
 from holdfast.wire import frames
 
-CONFIG = "[turn]\nidle_s = 600\n"  # nobody loses the turn by being slow
+CONFIG = "[turn]\nidle_s = 600\n"  # no operator loses the turn by being slow
 PIECE = b"x" * 4096  # of an input flood
 WAIT_S = 60.0
 OPERATORS = ("ann", "bob")
 FLOODING = b"F"
 
-# argv: processes, seconds, file. As testing/workload.py FORKING; each writes the time into its place of the file before every fork, so that
-# afterwards it can be seen when the last of them did anything.
+# argv: processes, seconds, file. As tests/support/workload.py FORKING. Each process writes the time
+# into its place of the file before every fork, so the file shows afterwards when the last process
+# worked.
 WITNESSES = """
 import mmap, os, signal, struct, sys, time
 breadth, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
@@ -89,7 +90,7 @@ class Stage:
 
     @contextlib.contextmanager
     def flooding(self, operator: str, session: str) -> Iterator[None]:
-        """Another process attached as this operator, which types as quickly as it is let, and goes on when it is refused."""
+        """Attach another process as this operator, which types at full speed even when refused."""
         ready, say = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -126,7 +127,10 @@ class Stage:
 
 
 class Relay:
-    """The way of a seize without Holdfast: a byte to another process, to a third, and back. What that takes is the machine's part of a figure."""
+    """The path of a seize without Holdfast: a byte to a second process, to a third, and back.
+
+    Its time is the machine's part of a figure.
+    """
 
     def __init__(self) -> None:
         self._sock, near = socket.socketpair()
@@ -163,7 +167,7 @@ class Relay:
 
 
 class Witnesses:
-    """Processes of a session that fork all the time, and what they say of themselves."""
+    """Processes of a session that fork all the time, and the times that they report."""
 
     def __init__(self, path: str, count: int, seconds: float) -> None:
         self._path, self._count = path, count
@@ -175,13 +179,13 @@ class Witnesses:
         self.argv = (interpreter, "-c", WITNESSES, str(count), str(seconds), path)
 
     def seen(self) -> tuple[int, ...]:
-        """When each of them last did anything, in ns of the monotonic clock."""
+        """When each process last did work, in ns of the monotonic clock."""
         with open(self._path, "rb") as f:
             return struct.unpack(f"={self._count}q", f.read())
 
 
 def refused(link: Link, session: str) -> bool:
-    """Whether this operator's input is refused now, because another has the turn."""
+    """Whether this operator's input is refused now because another operator has the turn."""
     try:
         link.request("send", session=session, text="x", keys=[], seq=link.next_sequence())
     except TurnHeld:

@@ -1,31 +1,52 @@
-"""What is measured of tools that nobody looks at: memory, idle CPU, wake-ups; and survival.
+"""The measures of detached tools: memory, idle CPU, wake-ups; and survival.
 
-    memory      PSS of the tool's own processes with 1, a quarter of, and all idle detached sessions; per
-                session from the slope, so that a server's fixed cost is not spread over them; then CPU and
-                wake-ups of all of them while nobody is attached
-    survival    kill -9 of client after client while the session counts every 2 ms: is it alive, and how
-                long was it ever held up
+    memory      PSS of the tool's own processes with 1, a quarter of, and all idle detached
+                sessions; per session from the slope, so that a server's fixed cost is not spread
+                over them; then CPU and wake-ups of all of them while no client is attached
+    survival    kill -9 of client after client while the session counts every 2 ms: is the session
+                alive, and how long was its longest pause
 
-The counter numbers its own log, so no gap in it proves anything; being alive and the pauses do.
+    scale       `python -m bench scale`, of Holdfast alone: how its costs grow with the number of
+                sessions. Each figure is taken with that many idle sessions in one home: memory per
+                session, the time of one `new`, `ls` and `view` on an open connection, the time
+                from `kill -9` of the host until the next host answers, answers for a given
+                session, and has adopted all; and the host's share of a processor when idle and
+                beside a build (many forks a second)
+
+The counter numbers its own log, so a log without gaps proves nothing; being alive and the pauses
+do.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import getpass
 import itertools
 import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from bench import processes, programs
 from bench.measures import ATTACH_S, Bench, Values, session
-from bench.peers import Peer
+from bench.peers import Holdfast, Peer
 from bench.terminal import ClientEnded, Terminal, TooLong, read_until
+from holdfast import home as homes
+from holdfast.client.link import Link
+from holdfast.model.errors import HoldfastError
 
 ALIVE_S, LOOK_S = 3.0, 0.05
 
 
 def own_processes(peer: Peer) -> list[int]:
-    """The tool's own, without what its sessions run."""
+    """The tool's own processes, without the programs of its sessions."""
     return [pid for pid in processes.tagged([peer.tag]) if not processes.runs_in_session(pid)]
 
 
@@ -94,3 +115,190 @@ def survival(peer: Peer, bench: Bench) -> Values:
         "p99_tick_ms": pauses[int(len(pauses) * 0.99)] * 1e3,
         "longest_ms": pauses[-1] * 1e3,
     }
+
+
+# ------------------------------------------------------------ scale
+
+SCALE = (10, 100, 300, 1000)
+ASKED = 5  # times each question is asked; the median counts
+RESTARTS = 3
+PAUSE_S = 0.005
+FORKS_PER_S = 1400
+BUILD = """
+import os, sys, time
+rate, end, done, begin = int(sys.argv[1]), float(sys.argv[2]), 0, time.monotonic()
+while (now := time.monotonic() - begin) < end:
+    if done >= now * rate:
+        time.sleep(0.001)
+        continue
+    os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
+    done += 1
+print(done / (time.monotonic() - begin))
+"""
+COLUMNS = {
+    "sessions": "sessions",
+    "kb_per_session": "KiB per session",
+    "new_ms": "new, ms",
+    "ls_ms": "ls, ms",
+    "view_ms": "view, ms",
+    "answers_s": "restart: first answer, s",
+    "session_s": "restart: given session, s",
+    "adopted_s": "restart: all adopted, s",
+    "adopt_cpu_ms": "adoption, CPU ms each",
+    "idle_percent": "idle, %",
+    "build_percent": "beside a build, %",
+    "forks_per_s": "forks/s",
+}
+
+
+class Crowd:
+    """A host with many idle sessions, asked over one connection."""
+
+    def __init__(self) -> None:
+        self.peer = Holdfast()
+        self.peer.names()  # starts the host
+        self.home = homes.resolve(self.peer.environ)
+        self.link = self._connected()
+        self.count = 0
+        self._host: subprocess.Popen[bytes] | None = None  # if this class started the host
+
+    def _connected(self) -> Link:
+        link = Link(self.home, getpass.getuser(), autostart=False)
+        link.connect()
+        return link
+
+    def ask(self, op: str, **fields: Any) -> float:
+        """Milliseconds until the answer."""
+        begin = time.perf_counter()
+        self.link.request(op, **fields)
+        return (time.perf_counter() - begin) * 1e3
+
+    def grow(self, count: int) -> float:
+        """Up to so many sessions; milliseconds of the last creations (median)."""
+        took = [
+            self.ask(
+                "new",
+                name=f"s{n}",
+                argv=list(programs.IDLE),
+                cwd="/",
+                env={k: v for k, v in self.peer.environ.items() if not k.startswith("HOLDFAST_")},
+                size=[80, 24],
+            )
+            for n in range(self.count, count)
+        ]
+        self.count = count
+        return statistics.median(took[-10:])
+
+    def restart(self) -> Values:
+        """From the start of the next host, after the last host was killed."""
+        self.link.close()
+        last = self.peer.host_pid()
+        os.kill(last, signal.SIGKILL)
+        if self._host is not None:
+            self._host.wait()
+        while os.path.exists(f"/proc/{last}"):
+            time.sleep(PAUSE_S)
+        begin = time.perf_counter()
+        self._host = host = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.host.main"],
+            env=self.peer.environ,
+            start_new_session=True,
+        )
+        while True:
+            with contextlib.suppress(HoldfastError, OSError):
+                self.link = self._connected()
+                self.link.request("ping")
+                break
+            time.sleep(PAUSE_S)
+        answers, cpu = time.perf_counter() - begin, processes.cpu_ns([host.pid])
+        self.link.request("view", session=f"s{self.count - 1}")
+        of_one = time.perf_counter() - begin
+        while len(self.link.request("ls")["sessions"]) < self.count:
+            time.sleep(PAUSE_S)
+        return {
+            "answers_s": answers,
+            "session_s": of_one,
+            "adopted_s": time.perf_counter() - begin,
+            "adopt_cpu_ms": (processes.cpu_ns([host.pid]) - cpu) / 1e6 / self.count,
+        }
+
+    def share(self, seconds: float) -> float:
+        """Per cent of a processor that the host uses meanwhile."""
+        pids = [self.peer.host_pid()]
+        before, begin = processes.cpu_ns(pids), time.perf_counter()
+        time.sleep(seconds)
+        return (processes.cpu_ns(pids) - before) / 1e7 / (time.perf_counter() - begin)
+
+    def beside_a_build(self, seconds: float) -> Values:
+        with subprocess.Popen(
+            [sys.executable, "-c", BUILD, str(FORKS_PER_S), str(seconds + 1)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as build:
+            time.sleep(0.5)
+            share = self.share(seconds)
+            out, _ = build.communicate()
+        return {"build_percent": share, "forks_per_s": float(out)}
+
+
+def scale(
+    counts: Sequence[int], seconds: float, settle_s: float = 5.0, restarts: int = RESTARTS
+) -> list[Values]:
+    """One row for each number of sessions."""
+    crowd, rows = Crowd(), list[Values]()
+    try:
+        empty = processes.pss_kb(own_processes(crowd.peer))
+        for count in counts:
+            new = crowd.grow(count)
+            time.sleep(settle_s)
+            own = own_processes(crowd.peer)
+            held = processes.pss_kb(own) + processes.memfd_kb(own) - empty
+            row: Values = {
+                "sessions": count,
+                "kb_per_session": held / count,
+                "new_ms": new,
+                "ls_ms": statistics.median(crowd.ask("ls") for _ in range(ASKED)),
+                "view_ms": statistics.median(
+                    crowd.ask("view", session=f"s{n * (count - 1) // ASKED}") for n in range(ASKED)
+                ),
+                "idle_percent": crowd.share(seconds),
+                **crowd.beside_a_build(seconds),
+            }
+            took = [crowd.restart() for _ in range(restarts)]
+            rows.append(
+                row | {k: statistics.median(one[k] or 0.0 for one in took) for k in took[0]}
+            )
+    finally:
+        crowd.link.close()
+        crowd.peer.close()
+    return rows
+
+
+def scale_table(rows: Sequence[Values]) -> str:
+    lines = [
+        f"| {' | '.join(COLUMNS.values())} |",
+        f"|{'---:|' * len(COLUMNS)}",
+        *(f"| {' | '.join(f'{row[name] or 0.0:.3g}' for name in COLUMNS)} |" for row in rows),
+    ]
+    return "\n".join(lines)
+
+
+def scale_main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench scale", description="how the costs grow with the number of sessions"
+    )
+    parser.add_argument("--sessions", default=",".join(map(str, SCALE)))
+    parser.add_argument("--seconds", type=float, default=10.0, help="of idling, and of the build")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args(words)
+    begin = os.getloadavg()[0]
+    table = scale_table(scale([int(n) for n in args.sessions.split(",")], args.seconds))
+    text = (
+        f"{table}\n\n{time.strftime('%Y-%m-%d')}, {platform.platform()}, "
+        f"{os.cpu_count()} processors, "
+        f"Python {platform.python_version()}, load {begin:.1f} at the start.\n"
+    )
+    print(text)
+    if args.out is not None:
+        args.out.write_text(text)
+    return 0

@@ -1,8 +1,9 @@
-"""The figures Holdfast is to reach, in one table, and how a verdict is formed from what was measured.
+"""The target figures of Holdfast, in one table, and how a verdict is formed from measurements.
 
-A figure is a ratio to another tool of the same round, or an absolute value where the promise is one ("at once"
-is a matter of milliseconds, not of what others do). Some count only if a condition holds too: a rate at which
-bytes are dropped is no rate. Nothing here is a result; results come in as the rounds of a run.
+A figure is a ratio to another tool of the same round, or an absolute value where the promise is one
+("at once" is a matter of milliseconds, not of other tools). Some count only if a condition holds
+too: a rate at which bytes are dropped is no rate. This module has no results; results come in as
+the rounds of a run.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from enum import StrEnum
 
 Rounds = Sequence[Mapping[str, Mapping[str, float | None]]]  # per round: tool -> metric -> value
 NEVER = float("inf")
-HELD_UP_SLOWDOWN = (
-    3.0  # a viewer beside a stalled one that needs this much longer is held up, if not for ever
-)
+# A viewer beside a stalled viewer counts as held up if its output takes this much longer
+HELD_UP_SLOWDOWN = 3.0
 ZERO_WAKEUPS = 0.005  # per session and second: "0", with room for one in 200 s
 
 
@@ -31,9 +31,8 @@ class Reached(StrEnum):
 class Target:
     measure: str
     metric: str
-    against: (
-        str | None
-    )  # the tool the value is divided by, in the same round; None: the value itself
+    # The tool the value is divided by, in the same round; None: the value itself
+    against: str | None
     must: float
     aim: float
     at_least: bool  # or at most
@@ -71,6 +70,7 @@ TARGETS = (
         "bulk, 8 viewers, every byte to each",
         _ALL_BYTES,
     ),
+    Target("commands", "ls_x", None, 3.0, 2.0, False, "processor time of `ls`, x bare Python"),
     Target(
         "reattach_live",
         "ms",
@@ -121,7 +121,7 @@ TARGETS = (
     ),
 )
 
-# From elsewhere: what is measured of `holdfast-relay`, beside ssh and tmux. One number each, too.
+# From another machine: the measures of `holdfast-relay`, beside ssh and tmux. Also one number each.
 RELAYED_TARGETS = (
     Target("echo", "p50_us", "ssh+tmux", 1.0, 1.0, False, "echo through a relay, p50"),
     Target(
@@ -167,7 +167,7 @@ ELSEWHERE_TARGETS = (
     ),
 )
 
-# Of `python -m bench.operators`. One number each: what it must be is what it aims at.
+# Of `python -m bench.operators`. One number each: the limit is also the aim.
 SEIZE_MS, HALT_MS, VERIFY_PER_S = 10.0, 20.0, 20_000.0
 _TRUE = (("complete", 1.0, True), ("late", 0.0, False))
 
@@ -249,7 +249,10 @@ class Verdict:
 
 
 def values_of(rounds: Rounds, tool: str, metric: str, against: str | None = None) -> list[float]:
-    """One value per round in which it exists; `never` is infinite. With `against`: the ratio of the same round."""
+    """One value per round in which the metric exists; `never` is infinite.
+
+    With `against`: the ratio of the same round.
+    """
     found = []
     for one in rounds:
         mine = one.get(tool, {})

@@ -1,8 +1,8 @@
-"""A program in a terminal of its own, as a terminal emulator would run it, and ways to read it.
+"""A program in its own terminal, as a terminal emulator would run it, and ways to read its output.
 
-The reader is the harness itself, in Python, about 4 KiB a read: it is part of every figure, of the bare
-terminal's too, and that is why ratios are used. Reads block; a deadline is an alarm that raises, because a poll
-before each read would cost the bare terminal more than the tools behind it.
+The reader is the harness itself, in Python, about 4 KiB a read. The reader is part of every figure,
+also of the bare terminal; that is why ratios are used. Reads block; a deadline is an alarm that
+raises, because a poll before each read would cost the bare terminal more than the tools behind it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from types import FrameType
 
 ROWS, COLS = 24, 80
 READ_BYTES = 64 * 1024
-TAIL_BYTES = 64  # kept between reads, so that a mark split by them is seen
-QUIET_S = 0.5  # a terminal that shows nothing for this long has nothing more to show
+TAIL_BYTES = 64  # kept between reads, so that a mark split by two reads is found
+QUIET_S = 0.5  # a terminal that is quiet for this long has shown all its output
 
 
 class TooLong(Exception):
-    """What was waited for did not happen in time."""
+    """The awaited event did not happen in time."""
 
 
 class ClientEnded(Exception):
-    """The program in the terminal ended while it was being read."""
+    """The program in the terminal ended during a read."""
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 class Terminal:
-    """A running program; what it shows is counted, and kept if asked for."""
+    """A running program; its output is counted, and kept on request."""
 
     def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
         self.received = 0
@@ -76,14 +76,14 @@ class Terminal:
         return data
 
     def keep(self) -> None:
-        """From here on, everything shown is kept."""
+        """From here on, keep all output."""
         self.kept = []
 
     def shown(self) -> bytes:
         return b"".join(self.kept or ())
 
     def close(self) -> None:
-        """Gone as after kill -9; its terminal disappears with it."""
+        """Kill the program as by kill -9; its terminal disappears with the process."""
         if self.fd < 0:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -95,7 +95,10 @@ class Terminal:
 
 
 def read_until(terminals: Sequence[Terminal], marks: Sequence[bytes], seconds: float) -> float:
-    """Reads all until each has shown all marks, in their order. Gives the time of that moment (time.perf_counter)."""
+    """Read all terminals until each has shown all marks, in their order.
+
+    Returns the time of that moment (time.perf_counter).
+    """
     todo = {t: list(marks) for t in terminals}
     tails = dict.fromkeys(terminals, b"")
     by_fd = {t.fd: t for t in terminals}
@@ -122,7 +125,7 @@ def read_until(terminals: Sequence[Terminal], marks: Sequence[bytes], seconds: f
 def read_until_quiet(
     terminals: Sequence[Terminal], quiet_s: float = QUIET_S, seconds: float = 10.0
 ) -> None:
-    """Reads all until none has anything more to show."""
+    """Read all terminals until all are quiet."""
     by_fd = {t.fd: t for t in terminals}
     poll = select.poll()
     for fd in by_fd:
@@ -138,7 +141,7 @@ def read_until_quiet(
 
 
 class Signal:
-    """A fifo by which a session's program tells the harness something, past the tool that is measured."""
+    """A fifo by which a session's program reports to the harness, past the measured tool."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -146,12 +149,11 @@ class Signal:
             os.unlink(path)
         os.mkfifo(path, 0o600)
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._keep = os.open(
-            path, os.O_WRONLY | os.O_CLOEXEC
-        )  # or its end would be seen before a writer came
+        # Otherwise the reader would see end of file before a writer opened the fifo
+        self._keep = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
     def wait(self, seconds: float) -> float:
-        """Until the program wrote to it. Gives the time of that moment."""
+        """Wait until the program wrote to the fifo. Returns the time of that moment."""
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         if not poll.poll(seconds * 1000):

@@ -1,0 +1,1 @@
+"""Benchmarks of single steps in the life of a session."""
