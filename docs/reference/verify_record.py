@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Verifies an exported record of Holdfast. Shares no code with Holdfast: written from docs/record.md, with `cryptography` for Ed25519.
+"""Verify an exported record of Holdfast.
+
+This program shares no code with Holdfast. It was written from docs/reference/record.md, and uses
+`cryptography` for Ed25519.
 
     verify_record.py EXPORT [--kept FILE] [--machine KEY]
 
-Prints one finding per line and exits with 0 if nothing is broken, 1 otherwise. `--kept` names a file with heads and acks that you were
-given earlier, `--machine` the key of the machine as you know it: without it the export is only consistent with itself.
+The program prints one finding per line and exits with 0 if the record is intact, 1 otherwise.
+`--kept` names a file with heads and acks from earlier. `--machine` is the key of the machine from a
+trusted source: without the key, the export is only consistent with itself.
 """
 
 import base64
@@ -71,6 +75,8 @@ CONTENT_KINDS = {
     "forget",
     "down",
     "relays",
+    "redact",
+    "files",
 }
 
 
@@ -82,7 +88,7 @@ class Bad(Exception):
 
 
 def canonical(data):
-    """The value that these bytes spell, if this is the only way to spell it."""
+    """The value of canonical JSON bytes; fails for any other encoding."""
 
     def refuse(text):
         raise Bad(f"{text[:20]} is not a whole number")
@@ -122,7 +128,7 @@ KEYS = {}
 
 
 def public_key(text):
-    """The key that `ed25519:` and base64url spell; None if it is none."""
+    """The public key in `ed25519:` and base64url, or None."""
     if text not in KEYS:
         KEYS[text] = None
         if isinstance(text, str) and re.fullmatch(r"ed25519:[A-Za-z0-9_-]{43}", text):
@@ -265,7 +271,7 @@ def read_signed(raw, machine):
 
 
 def misfit(entry):
-    """Which rule about fields that belong together it breaks."""
+    """The first broken rule about fields that belong together, or None."""
     kind, attestation, phase = entry["kind"], entry["attestation"], entry["phase"]
     has = set(entry)
     by_signature = attestation == "actor-signed" or attestation.startswith("bridge:")
@@ -307,7 +313,7 @@ def misfit(entry):
 
 
 def check_entry(entry, outer, machine, say):
-    """What is wrong with it alone. Gives what its actor had seen, if that can be relied on."""
+    """Check one entry by itself; returns its `seen` if the statement can be trusted."""
     has, kind, attestation = set(entry), entry["kind"], entry["attestation"]
     if "content" in outer:
         try:
@@ -349,9 +355,10 @@ def check_entry(entry, outer, machine, say):
     except Bad as e:
         say("broken", "statement", str(e))
         return None
-    if not isinstance(said, dict) or set(said) != set(expected) | {"binding", "seen"}:
+    if not isinstance(said, dict) or set(said) - {"once"} != set(expected) | {"binding", "seen"}:
         say("broken", "statement", "what was signed has other fields")
         return None
+    once = said.get("once", "-")
     wrong = [
         name
         for name, value in expected.items()
@@ -361,6 +368,7 @@ def check_entry(entry, outer, machine, say):
         wrong
         or not (said["seen"] is None or hexes(64)(said["seen"]))
         or not (text(said["binding"]) and re.fullmatch(r"([0-9a-f]{2})*", said["binding"]))
+        or not (text(once) and re.fullmatch(r"[ -~]{1,128}", once))
     ):
         say("broken", "statement", f"what was signed says something else: {', '.join(wrong)}")
         return None
