@@ -1,4 +1,7 @@
-"""Writes the table of docs/events.md from src/holdfast/core/events.py; what stands around it is written by hand."""
+"""Write the table of docs/reference/events.md from src/holdfast/core/session/events.py.
+
+The text around the table is written by hand.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from holdfast.core.events import page  # noqa: E402
+from holdfast.core.session.events import page  # noqa: E402
 
-PAGE = ROOT / "docs" / "events.md"
+PAGE = ROOT / "docs" / "reference" / "events.md"
 BEGIN, END = "<!-- rendered: scripts/render_events.py -->\n", "\n<!-- end -->"
 
 if __name__ == "__main__":

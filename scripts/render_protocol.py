@@ -1,4 +1,7 @@
-"""Writes docs/protocol.md from the head of the modules that are the protocol, so that the page cannot drift. `--check` only compares."""
+"""Write docs/reference/protocol.md from the docstrings of the modules that define the protocol.
+
+`--check` only compares.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,22 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "protocol.md"
+PAGE = ROOT / "docs" / "reference" / "protocol.md"
 PARTS = (
     ("Client and host", "wire/frames"),
-    ("Who a client is", "wire/hello"),
+    ("Proof of identity", "wire/hello"),
+    ("Canonical JSON", "model/canonical"),
+    ("Signatures", "model/signing"),
+    ("The statement of an act", "core/record/statement"),
+    ("The content of an act", "core/record/acts"),
     ("Outer frames", "wire/outer"),
-    ("Registering at a relay", "core/route"),
-    ("Sealed channel", "core/channel"),
+    ("Registering at a relay", "core/sealed/route"),
+    ("Sealed channel", "core/sealed/channel"),
     ("Inside a sealed message", "wire/body"),
-    ("Its handshake", "wire/noise"),
-    ("Meeting with a typed code", "core/meeting"),
-    ("Credit", "core/tunnel"),
-    ("Whose a sealed channel is", "core/static"),
+    ("Handshake of the sealed channel", "wire/noise"),
+    ("Meeting with a typed code", "core/sealed/meeting"),
+    ("Credit", "core/sealed/tunnel"),
+    ("Keys of the sealed channel", "core/sealed/channel_key"),
     ("Host and keeper", "wire/keeper"),
     ("Asking for a keeper", "wire/spawning"),
     ("The ring", "wire/ring"),
@@ -31,8 +38,11 @@ def render() -> str:
     out = [
         "# Protocol",
         "",
-        "Rendered from the head of the modules named below by `scripts/render_protocol.py`; a test fails when it is stale. Golden bytes are in "
-        "`tests/vectors/`; what a relay sees is also in `proto/holdfast.proto`, for other languages.",
+        "`scripts/render_protocol.py` renders this page from the docstrings of the modules named"
+        " below;",
+        "a test fails when the page is stale. Golden bytes are in `tests/vectors/`",
+        "([vectors.md](vectors.md)). The frames that a relay sees are also in"
+        " `proto/holdfast.proto`.",
         "",
     ]
     for title, module in PARTS:
