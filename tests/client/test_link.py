@@ -28,6 +28,7 @@ FIELDS: dict[str, dict[str, Any]] = {  # of acts, which are signed over them
     "seize": {"session": "s"},
     "rename": {"session": "s", "name": "n"},
     "signal": {"session": "s", "pid": 1, "signal": "TERM"},
+    "forward": {"session": "s", "port": 3000},
     "files.ls": {"session": "x"},
     "files.stat": {"session": "x", "path": "a"},
     "files.get": {"session": "x", "path": "a"},

@@ -164,7 +164,7 @@ def test_a5_every_operation_that_does_something_is_refused_by_the_right_it_needs
 ) -> None:
     reader = Wire(hf, "reader", 70)
     with pytest.raises(NotAllowed) as refused:
-        reader.request(op, **fields_of(op))
+        reader.request(op, **fields_of(op, seq=reader.next_sequence()))
     lacking = refused.value.facts["right"]
     assert lacking not in READ and refused.value.facts["operator"] == "reader", refused.value.facts
     assert not OPERATIONS[op].right or lacking == OPERATIONS[op].right

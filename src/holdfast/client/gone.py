@@ -16,6 +16,22 @@ class HostGone(Unavailable):
         super().__init__(message, recover)
         self.reason = reason
 
+    @property
+    def stays(self) -> bool:
+        """Whether the host is down until somebody starts it: one request does not wait for that."""
+        return self.reason == "down"
+
+
+class NotRunning(HostGone):
+    """No host runs here, and this client may not start one; `attach` and `--follow` wait."""
+
+    def __init__(self) -> None:
+        super().__init__("the host is not running")
+
+    @property
+    def stays(self) -> bool:
+        return True
+
 
 class NoRoute(NotAllowed):
     """A relay does not admit this client to the machine; a later attempt may succeed."""

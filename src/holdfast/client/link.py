@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from holdfast.client.gone import HostGone, Offline, WrongRelayKey, parting_error
+from holdfast.client.gone import HostGone, NotRunning, Offline, WrongRelayKey, parting_error
 from holdfast.client.identity import identity
 from holdfast.client.repeating import Repeating
 from holdfast.client.signing import Acting
@@ -156,7 +156,7 @@ class Link:
         from holdfast.client import start
 
         if not self.autostart or start.is_stopped(self.home):
-            raise HostGone("the host is not running", "down") from None
+            raise NotRunning from None
         try:
             start.start_host(self.home, self.host_environ)
         except start.Killed as e:

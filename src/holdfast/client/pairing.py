@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client.gone import HostGone
+from holdfast.client.gone import HostGone, NotRunning
 from holdfast.client.link import SETTLED_S, Link
 from holdfast.core.people import join_code
 from holdfast.core.people.join_code import Code, Elsewhere
@@ -259,10 +259,12 @@ def join(
                     "the machine that waits there has another code; this one is void now",
                     "ask your inviter for a new one",
                 ) from e
-            unsure, now = True, time.monotonic()
+            unsure, now = unsure or not isinstance(e, NotRunning), time.monotonic()
             if now - begun >= SETTLED_S:
                 deadline, pause = now + CONNECT_WAIT_S, RECONNECT_FIRST_S
-            if e.reason == "down" or now > deadline:
+            if e.stays or now > deadline:
+                if made and not unsure:
+                    keys.remove(link.home, identity.name)
                 raise
             time.sleep(pause)
             pause = min(pause * 2, 0.5)

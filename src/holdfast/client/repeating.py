@@ -53,7 +53,7 @@ class Repeating:
 
         A number that is missing in `fields` afterwards is to be made anew.
         """
-        if "down" in (error.reason, self.op) or (self.sent and not self._repeatable):
+        if error.stays or self.op == "down" or (self.sent and not self._repeatable):
             raise error
         self._lost = self._lost or self.sent
         fields = self.fields

@@ -36,9 +36,9 @@ MUTANTS = {
     ),
     "output is sent again from its beginning": Mutant(
         "host_killed",
-        "client/engine/lane.py",
-        "                fields[name] = part.end",
-        "                fields[name] = fields[name]",
+        "client/repeating.py",
+        "                self.fields[name] = offset",
+        "                pass",
     ),
     "rolled output is not reported": Mutant(
         "history_bounded",
@@ -91,9 +91,9 @@ MUTANTS = {
     ),
     "a repeated input has a new number": Mutant(
         "input_once",
-        "client/engine/lane.py",
-        "        if operation.act and not operation.same_number:",
-        "        if operation.act:",
+        "client/repeating.py",
+        "operation.act and not operation.same_number",
+        "operation.act",
     ),
     "nothing is contained": Mutant(
         "contained",

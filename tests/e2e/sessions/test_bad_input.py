@@ -265,6 +265,7 @@ def test_every_field_of_every_operation_refuses_wrong_types(hf: Installation, op
         "to": "x",
         "pid": 1,
         "signal": "TERM",
+        "path": "x",
         "record": "nothere",
         "seqs": [1],
     }

@@ -6,13 +6,12 @@ import base64
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
 from holdfast import home as homes
 from holdfast.client import start
-from holdfast.transport import unix
 from tests.support.commands.followers import Following
 from tests.support.installation import Installation, alive, eventually, installation
 
@@ -25,22 +24,28 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         yield made
 
 
-def answers(home: homes.Home) -> bool:
-    try:
-        unix.connect(home.host_socket).close()
-    except OSError:
-        return False
-    return True
+def host_dies(hf: Installation) -> None:
+    """Kills the host. Of its followers and this test, the first one starts the next host."""
+    home, dead = homes.resolve(hf.env), hf.host_pid
+    os.kill(dead, signal.SIGKILL)
+    assert start.await_end(dead)
+    start.start_host(home, hf.env)
 
 
-def host_dies(hf: Installation, meanwhile: Callable[[], object] = lambda: None) -> None:
-    """Kills the host and starts the next one; the followers wait, as after `down`."""
+def dies_meanwhile(
+    hf: Installation, followers: Iterable[Following], meanwhile: Callable[[], object]
+) -> None:
+    """As `host_dies`, with `meanwhile` before the next host; stopped followers start none."""
     home = homes.resolve(hf.env)
-    start.mark_stopped(home, True)
-    os.kill(hf.host_pid, signal.SIGKILL)
-    eventually(lambda: not answers(home), "the end of the host")
+    for one in followers:
+        one.process.send_signal(signal.SIGSTOP)
+    dead = hf.host_pid
+    os.kill(dead, signal.SIGKILL)
+    assert start.await_end(dead)
     meanwhile()
     start.start_host(home, hf.env)
+    for one in followers:
+        one.process.send_signal(signal.SIGCONT)
 
 
 def output(follower: Following) -> bytes:
@@ -140,7 +145,7 @@ def test_s4_followers_end_as_usual_if_the_session_ended_without_a_host(hf: Insta
         os.kill(made["pid"], signal.SIGKILL)
         eventually(lambda: not alive(made["pid"]), "the end of the program")
 
-    host_dies(hf, ends)
+    dies_meanwhile(hf, followers.values(), ends)
     assert {op: one.ends() for op, one in followers.items()} == {
         "read": 0,
         "attention": 0,

@@ -70,7 +70,7 @@ class Lane:
             try:
                 await asyncio.shield(self._opening)
             except HostGone as e:
-                if e.reason == "down" or time.monotonic() > deadline:
+                if e.stays or time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, PAUSE_MOST_S)

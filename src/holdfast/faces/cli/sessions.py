@@ -10,7 +10,6 @@ from holdfast import home as homes
 from holdfast.client.environ import CREDENTIAL, for_session
 from holdfast.faces.cli.arguments import usage
 from holdfast.faces.cli.connect import HOLD, home_here, link, operator_name
-from holdfast.model.contained import port
 from holdfast.model.errors import HoldfastError, NotFound, Usage
 
 TYPE_CHECKING = False
@@ -144,13 +143,13 @@ def _tree_asked(args: Namespace, here: bool) -> Json:
                 raise Usage(f"--share {text[:60]!a}: the path on another machine is absolute")
             path = os.path.normpath(os.path.join(_cwd(), os.path.expanduser(path)))
         share.append(path + mode)
-    if wrong := [text for text in args.publish if not port(text)]:
-        raise Usage(f"--publish {wrong[0][:20]!a} is not a port")
+    if wrong := [number for number in args.publish if not 0 < number < 1 << 16]:
+        raise Usage(f"--publish {wrong[0]} is not a port")
     asked = {
         "share": share,
         "doors": args.doors,
         "net": args.net,
-        "publish": list(map(port, args.publish)),
+        "publish": args.publish,
         "keep_home": args.keep_home,
     }
     return {name: value for name, value in asked.items() if value}
