@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.core.originators.activity import SLACK_S
 from tests.support.installation import Installation, installation
 from tests.support.ordinary_user import passes_as_ordinary_user
 
@@ -27,6 +29,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
             (place / "Makefile").write_text("-include part.mk\nall:;@echo made\n")
             (place / "main.sh").write_text("test ! -e lib.sh || . ./lib.sh\n")
             (place / "main.py").write_text("try:\n import helper\nexcept ImportError: pass\n")
+        # No act runs close to the change of these files: their author is not in doubt.
+        time.sleep(2 * SLACK_S)
         made.ok("new", "s", "--no-attach", "--cwd", str(made.user))
         made.wait("s", "idle")
         yield made
@@ -39,6 +43,7 @@ def run(hf: Installation, who: str, *texts: str) -> list[str]:
         hf.ok("--as", who, "run", "s", "--", text)
     entries: list[Any] = hf.ok("log", "s", "--json", "--limit", "1000").records
     intent = [e for e in entries if e["content"] == texts[-1] and e["phase"] == "intent"][-1]
+    print(who, texts[-1], intent["facts"])  # shown if the test fails
     found: list[str] = intent["originators"]
     return found
 
