@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.originators.activity import SLACK_S
-from tests.support.installation import Installation, installation
+from tests.support.installation import Installation, eventually, installation
 from tests.support.ordinary_user import passes_as_ordinary_user
 
 ordinary = pytest.mark.skipif(os.geteuid() == 0, reason="the kernel reports writes to root")
@@ -30,7 +30,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
             (place / "main.sh").write_text("test ! -e lib.sh || . ./lib.sh\n")
             (place / "main.py").write_text("try:\n import helper\nexcept ImportError: pass\n")
         # No act runs close to the change of these files: their author is not in doubt.
-        time.sleep(2 * SLACK_S)
+        written = time.time()
+        eventually(lambda: time.time() > written + 2 * SLACK_S, "the files to be old")
         made.ok("new", "s", "--no-attach", "--cwd", str(made.user))
         made.wait("s", "idle")
         yield made

@@ -55,6 +55,28 @@ def test_p5_a_process_that_was_started_before_a_prompt_is_not_the_prompts(tmp_pa
     commands.close()
 
 
+def test_p3_listeners_know_the_cause_of_an_order_that_came_in_one_piece(tmp_path: Path) -> None:
+    """`cd` begins and ends within one piece of output: it is not an unknown operator's order."""
+    commands = Commands(
+        {"shell": "bash", "nonce": NONCE, "by": "ann"},
+        SessionDirectories.as_outside(tmp_path, tmp_path),
+        str(tmp_path),
+        {},
+        root=100,
+    )
+    told = list[tuple[str, Cause | None]]()
+
+    def note(effects: list[Any]) -> None:
+        told.extend((type(effect).__name__, commands.lineage.now) for effect in effects)
+
+    commands.listeners.append(note)
+    commands.feed(0, memoryview(mark(1, "P;0")))
+    commands.typed("bob", b"cd /\r", 7, 0)
+    commands.feed(1000, memoryview(mark(2, "C") + mark(3, "P;0")))
+    assert ("CommandStarted", Cause("bob", 7)) in told
+    commands.close()
+
+
 # ----------------------------------------------------- one host, and a session that is this process
 
 

@@ -161,7 +161,9 @@ class Commands:
             if mark.kind in (MarkKind.PROMPT, MarkKind.DONE):
                 self.shell_state.mark(mark.seq, mark.kind is MarkKind.PROMPT)
             self._take(handled, mark)
-        tell((*self.listeners, *self.watchers), effects)
+            # Before the next mark: an order may begin and end in one piece of output.
+            tell(self.listeners, handled)
+        tell(self.watchers, effects)
 
     def _take(self, effects: list[Effect], mark: Mark) -> None:
         for e in effects:
