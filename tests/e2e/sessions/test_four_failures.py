@@ -497,6 +497,8 @@ def test_s8_a_stale_claim_is_checked_against_the_machine(hf: Installation) -> No
     hf.ready("live")
     hf.ready("over")
     kept = hf.ok("run", "live", "--as", "agent", "--json", "--", "sleep 3001 &").json["ref"]
+    assert hf.cli("run", "over", "--as", "agent", "--", "true").rc == 0
+    assert hf.cli("run", "over", "--as", "agent", "--", "(exit 3)").rc == 3
     hf.ok("send", "over", "exit 7", "--as", "agent", "--enter")
     gone = hf.get("over")["ref"]
     hf.ok("wait", "over", "--for", "exit", "--timeout", f"{DEADLINE_S:g}")
@@ -510,8 +512,11 @@ def test_s8_a_stale_claim_is_checked_against_the_machine(hf: Installation) -> No
     )
     ended = hf.ok("resolve", gone, "--json").json
     assert (ended["state"], ended["exit_code"]) == ("ended", 7)
-    of_an_act = hf.ok("resolve", f"{gone}#1", "--json").json
+    of_an_act = hf.ok("resolve", f"{gone}#2", "--json").json
     assert of_an_act["state"] == "ended", "an act of an ended session has ended, too"
+    assert of_an_act["exit_code"] == 3, "its own code, not that of the session"
+    typed = hf.ok("resolve", f"{gone}#99", "--json").json
+    assert typed["exit_code"] is None and "not known" in hf.ok("resolve", f"{gone}#99").out
     unknown = hf.cli("resolve", "hf:000000000000@1#5", "--json")
     assert unknown.rc == 3 and unknown.json["known"] is False
     hf.ok("forget", "over")

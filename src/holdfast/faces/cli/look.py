@@ -289,7 +289,8 @@ def resolve(args: Namespace) -> int:
     elif not result["known"]:
         print(f"{args.ref}: no longer known")
     elif result["state"] == "ended":
-        print(f"{args.ref}: ended with {result['exit_code']}")
+        code = result["exit_code"]
+        print(f"{args.ref}: ended" + (", exit code not known" if code is None else f" with {code}"))
     else:
         s = result["session"]
         more = ""

@@ -31,6 +31,7 @@ from holdfast.host.processes import proc_scan, process
 from holdfast.host.processes.argv import words
 from holdfast.host.session.session import Session
 from holdfast.model.errors import Unavailable
+from holdfast.model.references import Ref
 
 if TYPE_CHECKING:
     import apsw
@@ -190,7 +191,7 @@ class BackgroundExits:
         now, idle = lineage.now, session.commands.shell.at_prompt
         code = lineage.exits.get(act)
         if code is None:  # the last host learned the exit code and died before it saved the lineage
-            code = await self._recorded(session, act)
+            code = await self.recorded_exit(session.id, session.record.epoch, act)
         return {
             "under_way": False
             if idle or code is not None
@@ -202,14 +203,19 @@ class BackgroundExits:
             "died": await self._died(session, f"{session.ref}#{act}"),
         }
 
-    async def _recorded(self, session: Session, act: int) -> int | None:
-        """The exit code of an act, from the newest entries of the record."""
+    async def recorded_exit(self, session: str, epoch: int, act: int) -> int | None:
+        """The exit code of an act by the record; None: not recorded."""
         await self._journal.settled()
-        named = (act, f"{session.ref}#{act}")  # in the outcome, and in the testimony `exit`
-        for written in await self._journal.read(session.id, limit=ENTRIES, newest=True):
-            facts = shown(written)["facts"]
-            if facts.get("act") in named and isinstance(facts.get("exit_code"), int):
-                return int(facts["exit_code"])
+        # In the outcome, and in the testimony `exit`.
+        named = (act, str(Ref(session, epoch, act)))
+        after = 0
+        while found := await self._journal.read(session, after):
+            for entry in map(shown, found):
+                facts = entry["facts"]
+                ours = entry["epoch"] == epoch and facts.get("act") in named
+                if ours and isinstance(facts.get("exit_code"), int):
+                    return int(facts["exit_code"])
+            after = found[-1].seq
         return None
 
     async def _died(self, session: Session, act: str) -> list[dict[str, Any]]:

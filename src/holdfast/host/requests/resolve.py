@@ -27,8 +27,7 @@ async def resolve(host: Host, ctx: Context, q: Resolve) -> Resolved:
         return Resolved(ref=q.ref, known=False, state="not known any more")
     host.require(ctx.conn, "observe", found.id)
     if isinstance(found, SessionRow):
-        shown, code = describe_ended(found), found.exit_code
-        return Resolved(ref=q.ref, known=True, state="ended", exit_code=code, session=shown)
+        return await _ended(host, q.ref, ref, found)
     kept: bool | Absent = ABSENT
     if ref.output is not None:
         kept = found.ring.start <= ref.output[0] and ref.output[1] <= found.ring.head
@@ -48,3 +47,13 @@ async def resolve(host: Host, ctx: Context, q: Resolve) -> Resolved:
     )
     left = await host.engine.background_exits.left_by(found, ref.act)
     return Resolved(ref=q.ref, known=True, state="live", session=shown, act=act, kept=kept, **left)
+
+
+async def _ended(host: Host, text: str, ref: references.Ref, found: SessionRow) -> Resolved:
+    """Of an ended session the record remains; the exit code of an act is the act's own."""
+    shown, code = describe_ended(found), found.exit_code
+    if ref.act is not None:
+        epoch = found.epoch if ref.epoch is None else ref.epoch
+        code = await host.engine.background_exits.recorded_exit(found.id, epoch, ref.act)
+    kept = ABSENT if ref.output is None else False
+    return Resolved(ref=text, known=True, state="ended", exit_code=code, session=shown, kept=kept)
