@@ -101,7 +101,8 @@ tail -1 main.py
     ),
 )
 
-# The trap and its author; the line that runs into the trap and its actor; a line that removes it.
+# The trap and its author; the lines, of which the last runs into the trap, and their actor; a line
+# that removes it.
 TRAPS = {
     "alias": ("bot", "alias greet='echo trapped'", "ann", "greet", "unalias greet"),
     "include": ("bot", "echo 'all:;@echo trapped' > part.mk", "bob", "make -f with.mk", "true"),
@@ -118,7 +119,7 @@ TRAPS = {
         "free",
         "PATH=${PATH#*:}",
     ),
-    "job": ("bot", "(sleep 1; echo 'echo late' > late.sh) & ", "ann", "wait; bash late.sh", "true"),
+    "job": ("bot", "(sleep 1; echo 'echo late' > late.sh) & ", "ann", "wait\nbash late.sh", "true"),
 }
 
 
@@ -176,10 +177,11 @@ def test_p3_ordinary_lines_of_three_operators_are_rarely_unknown(house: Installa
 
 @pytest.mark.parametrize("trap", TRAPS)
 def test_p3_the_author_of_a_trap_is_named_or_unknown(house: Installation, trap: str) -> None:
-    author, made, victim, line, removed = TRAPS[trap]
+    author, made, victim, text, removed = TRAPS[trap]
+    lines = text.splitlines()
     work(house, author, made)
-    work(house, victim, line)
-    actor, originators = of_line(entries(house), line)
+    work(house, victim, *lines)
+    actor, originators = of_line(entries(house), lines[-1])
     right = {author} if os.geteuid() == 0 and not silent_about_files() else {author, "unknown"}
     assert actor == victim and right & originators, originators
     work(house, author, removed)
