@@ -56,6 +56,18 @@ def test_a6_an_operator_alone_is_shown_nothing(shared: Installation) -> None:
     shared.end("alone")
 
 
+def test_a6_the_walls_of_a_session_are_no_inherited_job(shared: Installation) -> None:
+    """Init and hf-root of a contained session belong to no operator's work."""
+    work = shared.user / "work"
+    work.mkdir()
+    shared.new("walled", "--contained", "--cwd", str(work))
+    shared.quick("--as", "ann", "run", "walled", "--", "export DEPLOY_TOKEN=x; sleep 3001 &")
+    shared.quick("--as", "ann", "turn", "walled", "release")
+    note = shared.attempt("--as", "bob", "run", "walled", "--json", "--", "true").json["inherits"]
+    assert {one["command"] for one in note["jobs"]} <= {"sleep 3001"}
+    shared.end("walled")
+
+
 def test_a6_a_key_on_a_free_turn_shows_the_inherited_state(shared: Installation) -> None:
     shared.new("typed")
     person = shared.attach("--as", "bob", "attach", "typed", size=WIDE)

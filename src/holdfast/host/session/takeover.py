@@ -38,9 +38,10 @@ async def jobs(session: Session) -> list[Shown]:
     If the kernel does not report processes, the answer is that of the host's last scan.
     """
     lineage, found = session.commands.lineage, list[Shown]()
+    above = _above(session.record.root_pid, session.keeper_pid)
     for pid in reversed(lineage.tops()):
         stat = read_stat(pid)
-        if stat is None or stat.state in "ZX" or not lineage.same(pid, stat.start):
+        if pid in above or stat is None or stat.state in "ZX" or not lineage.same(pid, stat.start):
             continue
         cause = lineage.of(pid)
         found.append(
@@ -51,6 +52,15 @@ async def jobs(session: Session) -> list[Shown]:
     said = await words(session, [one["pid"] for one in found])
     for one in found:
         one["command"] = str(said.get(one["pid"], one["command"]))[:COMMAND_CHARS]
+    return found
+
+
+def _above(pid: int, keeper: int) -> set[int]:
+    """The processes between the keeper and the first program: init and hf-root."""
+    found = set[int]()
+    while (stat := read_stat(pid)) is not None and stat.ppid not in (0, 1, keeper):
+        pid = stat.ppid
+        found.add(pid)
     return found
 
 
