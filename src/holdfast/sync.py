@@ -32,6 +32,7 @@ from holdfast.sdk.results import (
     Halted,
     Listing,
     Machine,
+    OnHeld,
     Output,
     Resolved,
     RunResult,
@@ -286,16 +287,30 @@ class Session:
         timeout: float | None = None,
         hold: float | None = None,
         once: str | None = None,
+        intent: str | None = None,
+        expects: str | None = None,
+        on_held: OnHeld | None = None,
     ) -> RunResult:
         """Runs a command in the session's shell; gives its output and exit code.
 
         `turn`: `wait` for the turn and a free prompt, `fail` if there is none, or `seize` the turn.
         `timeout`: after so many seconds the result has the state `running`; the command goes on.
         `hold`: seconds to wait for an approval, if the policy asks for one. `once`: an idempotency
-        key; any client that repeats the act with the key gets the outcome of the first.
+        key; any client that repeats the act with the key gets the outcome of the first. `on_held`:
+        called when the act begins to wait for an approval. `intent` and `expects`: the purpose and
+        the expected effect, for the record.
         """
         return self._portal.run(
-            self._it.run(text, turn=turn, timeout=timeout, hold=hold, once=once)
+            self._it.run(
+                text,
+                turn=turn,
+                timeout=timeout,
+                hold=hold,
+                once=once,
+                intent=intent,
+                expects=expects,
+                on_held=on_held,
+            )
         )
 
     def start(
@@ -306,12 +321,24 @@ class Session:
         timeout: float | None = None,
         hold: float | None = None,
         once: str | None = None,
+        intent: str | None = None,
+        expects: str | None = None,
+        on_held: OnHeld | None = None,
     ) -> Running:
         """Starts a command and returns at once; the handle streams, waits, or leaves it alone."""
         return Running(
             self._portal,
             self._portal.run(
-                self._it.start(text, turn=turn, timeout=timeout, hold=hold, once=once)
+                self._it.start(
+                    text,
+                    turn=turn,
+                    timeout=timeout,
+                    hold=hold,
+                    once=once,
+                    intent=intent,
+                    expects=expects,
+                    on_held=on_held,
+                )
             ),
         )
 
@@ -324,10 +351,13 @@ class Session:
         paste: bool = False,
         hold: float | None = None,
         once: str | None = None,
+        intent: str | None = None,
     ) -> Sent:
         """Types text, then named keys (`C-c`, `Up`, `Escape` …); `enter` presses Enter last."""
         return self._portal.run(
-            self._it.send(text, keys=keys, enter=enter, paste=paste, hold=hold, once=once)
+            self._it.send(
+                text, keys=keys, enter=enter, paste=paste, hold=hold, once=once, intent=intent
+            )
         )
 
     def signal(self, pid: int, signal: str = "TERM", *, tree: bool = False) -> int:

@@ -41,7 +41,7 @@ MAY: dict[str, set[str]] = {
     "relay": {"relay", "core", "wire", "model", "home", "storage", "transport"},
     "sdk": {"sdk", "client", "core", "model", "home"},
     "drill": {"drill", "sdk", "home", "model"},
-    "faces": {"faces", "drill", "client", "core", "model", "home"},
+    "faces": {"faces", "drill", "sdk", "client", "core", "model", "home"},
     "testing": {"testing", "model", "home", "wire", "transport", "core", "host", "client", "relay"},
 }
 
@@ -148,6 +148,9 @@ OUTSIDE = {
         "spake2",
     ): "nor their own password-authenticated key exchange; loaded for pairing by a typed code",
     ("faces/http/app.py", "starlette"): "nor their own HTTP requests; the extra [http] only",
+    ("faces/mcp/server.py", "mcp"): "nor their own MCP; the extra [mcp] only",
+    ("faces/mcp/server.py", "mcp_types"): "the messages of that library",
+    ("faces/mcp/server.py", "anyio"): "the streams of that library",
     ("faces/http/server.py", "uvicorn"): "nor their own HTTP server; the extra [http] only",
     ("faces/cli/invite.py", "segno"): "nor their own QR codes; loaded when one is shown",
     (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -103,6 +103,7 @@ class RunResult:
 
     `state` is `done`, `running` (the time limit passed; the command goes on) or `ended` (the
     session ended with the command). `lost` counts bytes of output that rolled off unread.
+    `inherits`: the state of other operators that passed with the turn to this operator.
     """
 
     exit_code: int | None
@@ -112,6 +113,19 @@ class RunResult:
     data: bytes = field(default=b"", repr=False)
     lost: int = 0
     offsets: Range | None = None
+    inherits: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The policy asks for an approval of the act: the id of the question, and the reason."""
+
+    id: str
+    because: str = ""
+    expires_in: float = 0.0
+
+
+OnHeld = Callable[[Held], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +160,8 @@ class Sent:
 
     bytes: int
     ref: str | None = None
+    offset: int | None = None
+    inherits: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

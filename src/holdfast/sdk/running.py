@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 
 from holdfast.client.engine.parts import Data, Event, Gap, Part, Reply
 from holdfast.model.errors import TimedOut
-from holdfast.sdk.results import Chunk, Range, RunResult
+from holdfast.sdk.results import Chunk, Held, OnHeld, Range, RunResult, read
 
 
-async def began(parts: AsyncGenerator[Part, None]) -> Running:
+async def began(parts: AsyncGenerator[Part, None], on_held: OnHeld | None = None) -> Running:
     """The handle of a command, once its shell has begun it."""
-    running = Running(parts)
+    running = Running(parts, on_held)
     try:
         while running.ref is None and not running.over and not running.heard:
             await running.step()
@@ -28,8 +29,8 @@ class Running:
     command goes on, and `client.resolve(ref)` gives its exit code later.
     """
 
-    def __init__(self, parts: AsyncGenerator[Part, None]) -> None:
-        self._parts = parts
+    def __init__(self, parts: AsyncGenerator[Part, None], on_held: OnHeld | None = None) -> None:
+        self._parts, self._on_held = parts, on_held
         self.ref: str | None = None
         self.over = False
         self._unread: list[Chunk] = []
@@ -37,6 +38,7 @@ class Running:
         self._lost = 0
         self._state, self._code = "running", None
         self._offsets: Range | None = None
+        self._inherits: Mapping[str, Any] = {}
 
     @property
     def heard(self) -> bool:
@@ -52,6 +54,8 @@ class Running:
             return
         if isinstance(part, Event) and part.name == "began":
             self.ref = part.body.get("ref")
+        elif isinstance(part, Event) and part.name == "held" and self._on_held is not None:
+            self._on_held(read(Held, part.body))
         elif isinstance(part, Gap):
             self._lost += part.end - part.start
         elif isinstance(part, Data):
@@ -61,7 +65,7 @@ class Running:
             self.over = True
             body = part.body
             self.ref = body.get("ref") or self.ref
-            self._code = body.get("exit_code")
+            self._code, self._inherits = body.get("exit_code"), body.get("inherits") or {}
             self._state = "ended" if body.get("ended") else "done"
             self._lost = int(body.get("lost") or self._lost)
             if isinstance(output := body.get("output"), dict):
@@ -88,6 +92,7 @@ class Running:
             data=data,
             lost=self._lost,
             offsets=self._offsets,
+            inherits=self._inherits,
         )
 
     async def leave(self) -> None:

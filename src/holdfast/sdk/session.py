@@ -18,6 +18,7 @@ from holdfast.sdk.results import (
     Ended,
     Graph,
     Halted,
+    OnHeld,
     RunResult,
     Screen,
     Seized,
@@ -70,16 +71,30 @@ class Session:
         timeout: float | None = None,
         hold: float | None = None,
         once: str | None = None,
+        intent: str | None = None,
+        expects: str | None = None,
+        on_held: OnHeld | None = None,
     ) -> RunResult:
         """Runs a command in the session's shell; gives its output and exit code.
 
         `turn`: `wait` for the turn and a free prompt, `fail` if there is none, or `seize` the turn.
         `timeout`: after so many seconds the result has the state `running`; the command goes on.
         `hold`: seconds to wait for an approval, if the policy asks for one. `once`: an idempotency
-        key; any client that repeats the act with the key gets the outcome of the first.
+        key; any client that repeats the act with the key gets the outcome of the first. `on_held`:
+        called when the act begins to wait for an approval. `intent` and `expects`: the purpose and
+        the expected effect, for the record.
         """
         async with self._engine.one_at_a_time(self.id):
-            running = await self.start(text, turn=turn, timeout=timeout, hold=hold, once=once)
+            running = await self.start(
+                text,
+                turn=turn,
+                timeout=timeout,
+                hold=hold,
+                once=once,
+                intent=intent,
+                expects=expects,
+                on_held=on_held,
+            )
             try:
                 return await running.wait()
             finally:
@@ -93,6 +108,9 @@ class Session:
         timeout: float | None = None,
         hold: float | None = None,
         once: str | None = None,
+        intent: str | None = None,
+        expects: str | None = None,
+        on_held: OnHeld | None = None,
     ) -> Running:
         """Starts a command and returns at once; the handle streams, waits, or leaves it alone."""
         end = None if timeout is None else time.monotonic() + timeout
@@ -104,10 +122,10 @@ class Session:
                 timeout=_left(end) or 0.0,
                 resume=None,
                 hold=hold,
-                **_key(once),
+                **_given(once=once, intent=intent, expects=expects),
             )
             try:
-                return await began(parts)
+                return await began(parts, on_held)
             except (TurnHeld, Busy, Unfinished) as e:
                 if turn == "fail":
                     raise
@@ -136,6 +154,7 @@ class Session:
         paste: bool = False,
         hold: float | None = None,
         once: str | None = None,
+        intent: str | None = None,
     ) -> Sent:
         """Types text, then named keys (`C-c`, `Up`, `Escape` …); `enter` presses Enter last."""
         body = await self._engine.ask(
@@ -145,7 +164,7 @@ class Session:
             keys=[*keys, *(["Enter"] if enter else [])],
             paste=paste,
             hold=hold,
-            **_key(once),
+            **_given(once=once, intent=intent),
         )
         return read(Sent, body)
 
@@ -282,9 +301,9 @@ async def entries(
             return
 
 
-def _key(once: str | None) -> dict[str, Any]:
-    """The field of an idempotency key; an older host does not know the field."""
-    return {} if once is None else {"once": once}
+def _given(**fields: str | None) -> dict[str, Any]:
+    """The fields that have a value; an older host does not know all of them."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _left(end: float | None) -> float | None:

@@ -31,6 +31,7 @@ Fields that change only how the client waits for the answer and reads it are not
 
 - every act: `hold`, the wait for an approval;
 - `run`: `timeout`, `resume` and `for_terminal`, which concern the output that this client gets;
+- `run` and `send`: `intent` and `expects`, which the record has as the host's testimony;
 - `turn`: `wait`, after which the request leaves the queue;
 - `end`: `again`, with which a repeat of the request may find the session ended already;
 - `files.get`: `from` and `version`, with which a repeat of the request continues;
@@ -43,6 +44,8 @@ from __future__ import annotations
 
 from holdfast.core.contract.table import MACHINE, OPERATIONS
 from holdfast.model import canonical
+from holdfast.model.errors import Usage
+from holdfast.model.printable import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,6 +68,7 @@ NOT_SIGNED: Final = frozenset(("op", "seq", "signed", "hold", "once", "meeting")
 _SURROUNDINGS: Final = frozenset(("env", "size", "umask", "agent", "token"))
 
 
+MEANT_CHARS: Final = 1000
 # Behind the text of a `run` that reads the input of its client.
 WITH_STDIN: Final = b"\0stdin"
 
@@ -85,6 +89,14 @@ def changes(op: str, fields: Mapping[str, Any]) -> bool:
 def place(op: str, fields: Mapping[str, Any]) -> str:
     """Where an act is recorded: the session that the request names, or the machine."""
     return MACHINE if op in ON_MACHINE else str(fields["session"])
+
+
+def meant(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The purpose and the expected effect of an act, in the words of its client."""
+    found = {name: str(fields[name]) for name in ("intent", "expects") if fields.get(name)}
+    if any(len(text) > MEANT_CHARS for text in found.values()):
+        raise Usage(f"intent and expects have at most {MEANT_CHARS} characters each")
+    return {name: printable(text) for name, text in found.items()}
 
 
 def kind(op: str, fields: Mapping[str, Any]) -> str:

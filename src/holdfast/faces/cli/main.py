@@ -114,6 +114,7 @@ Installation
     installation: doctor  what works on this machine, what does not, and how to fix it
     installation: drill  provoke each failure mode on a throw-away home, and show what held
     installation: config show  the effective configuration and its sources
+    services.mcp: mcp --as builder --session work  serve the tools of an AI agent by MCP
     services.http: http --as web  serve HTTP and JSON for services; tokens and webhooks
     completion: completion bash  a completion script for bash, zsh or fish
     paperwork: man | man -l -  print the manual page

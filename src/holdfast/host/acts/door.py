@@ -121,7 +121,7 @@ class Act:
         # The client and its number, by which the keeper knows the act. Of a retry under an
         # idempotency key: those of the first act.
         self.which = (conn.client, number)
-        self.once = _once(body)  # the idempotency key
+        self.once, self._meant = _once(body), acts.meant(body)  # idempotency key; intent
         self.first: KeyedAct | None = None  # the earlier act with that key
         self.reply: bytes | None = None  # the answer, kept for requests with the same key
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -361,6 +361,7 @@ class Act:
         return {
             **({"shaped": [one.show(ref) for one in self.shaped]} if self.shaped else {}),
             **({"inside": self.inside.show()} if self.inside is not None else {}),
+            **self._meant,
         }
 
     def _draft(self, phase: record.Phase, verdict: str, reason: str) -> Draft:

@@ -1,0 +1,76 @@
+"""mcp: the tools of an AI agent."""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.faces.cli.arguments import usage
+from holdfast.faces.cli.connect import operator_name
+from holdfast.model.errors import Impossible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import AsyncGenerator, Callable
+
+    from holdfast.faces.mcp.calls import Calls
+    from holdfast.faces.mcp.server import Lines
+
+mcp_parser = usage("""
+    serve the tools of an AI agent by the Model Context Protocol on stdin and stdout. The agent acts
+    as the operator that --as names, with that operator's rights; it never approves its own acts.
+
+    --session SESSION  where the agent works unless a call names another session (default: a new
+        session of its own)
+""")
+
+
+def mcp(args: Namespace) -> int:
+    from holdfast import __version__
+    from holdfast.faces.mcp.front import Front
+
+    # Programs that this process starts must not write between the messages.
+    lines = os.fdopen(os.dup(0), "r", encoding="utf-8", errors="replace")
+    output = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+
+    def write(line: str) -> None:
+        data = memoryview(line.encode() + b"\n")
+        while data:
+            data = data[os.write(output, data) :]
+
+    def load(write: Callable[[str], None]) -> Lines:
+        return _server(args, __version__, write)
+
+    try:
+        Front(__version__, load, write).serve(lines)
+    except BrokenPipeError:
+        pass  # the client has gone
+    return 0
+
+
+def _server(args: Namespace, version: str, write: Callable[[str], None]) -> Lines:
+    from contextlib import asynccontextmanager
+
+    try:
+        from holdfast.faces.mcp.server import Lines, made
+    except ImportError as e:
+        raise Impossible(
+            f"the library for MCP is not installed ({e.name})", "`pip install 'holdfast[mcp]'`"
+        ) from e
+    from holdfast.faces.mcp.calls import Calls
+    from holdfast.faces.mcp.text import secrets
+    from holdfast.sdk.client import connect
+
+    @asynccontextmanager
+    async def connected() -> AsyncGenerator[Calls, None]:
+        name = operator_name(args)
+        async with connect(operator=name, modality="mcp") as client:
+            calls = Calls(client, name, args.session, secrets(os.environ))
+            try:
+                yield calls
+            finally:
+                await calls.close()
+
+    return Lines(made(connected, version), write)

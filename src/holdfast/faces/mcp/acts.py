@@ -1,0 +1,129 @@
+"""The commands of the agent: each is followed from its request to its end, beside the calls.
+
+A call returns after its `wait_s` and the command goes on. The agent asks again by the reference of
+the command. Before the command has begun, it has no reference of the session; then the name
+`act:N` stands for it, as long as this server lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from holdfast.core.session.inheritance import in_a_line
+from holdfast.faces.mcp.text import Output
+from holdfast.model.errors import HoldfastError, TurnHeld
+
+if TYPE_CHECKING:
+    from holdfast.sdk.results import Held
+    from holdfast.sdk.session import Session
+
+ACTS_KEPT: Final = 256  # the newest commands of a server
+TURN_WAIT_S: Final = 30.0  # for the turn, before it is asked for again
+TURN_TRIES: Final = 240  # two hours
+APPROVAL_WAIT_S: Final = 3600.0  # the host may give up sooner
+
+
+class Act:
+    """A command, as the agent's calls see it."""
+
+    def __init__(
+        self,
+        name: str,
+        session: Session,
+        command: str,
+        once: str | None = None,
+        intent: str | None = None,
+        expects: str | None = None,
+    ) -> None:
+        self.name, self.session, self.command = name, session, command
+        self._once, self._intent, self._expects = once, intent, expects
+        self.state = "running"
+        self.ref: str | None = None
+        self.exit_code: int | None = None
+        self.approval: Held | None = None
+        self.error: HoldfastError | None = None
+        self.output, self.read_to = Output(), 0
+        self.changed = ""  # the state of other operators that came with the turn
+        self.news = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.state in ("done", "refused")
+
+    def _become(self, state: str) -> None:
+        self.state = state
+        self.news.set()
+
+    def _held(self, held: Held) -> None:
+        self.approval = held
+        self._become("held")
+
+    async def follow(self) -> None:
+        """Gets the turn, runs the command and takes its output."""
+        try:
+            await self._run()
+        except HoldfastError as e:
+            self.error = e
+            self._become("refused")
+
+    async def _run(self) -> None:
+        for tries in range(TURN_TRIES + 1):
+            try:
+                running = await self.session.start(
+                    self.command,
+                    turn="fail",
+                    hold=APPROVAL_WAIT_S,
+                    once=self._once,
+                    intent=self._intent,
+                    expects=self._expects,
+                    on_held=self._held,
+                )
+                break
+            except TurnHeld:
+                if tries == TURN_TRIES:
+                    raise
+                self._become("waiting_for_turn")
+                await self.session.turn.request(TURN_WAIT_S)
+        self.ref, self.approval = running.ref, None
+        self._become("running")
+        async for chunk in running:
+            self.output.add(chunk.offset, chunk.data)
+            self.ref = running.ref or self.ref
+            self.news.set()
+        result = await running.wait()
+        self.ref, self.exit_code = result.ref or self.ref, result.exit_code
+        if result.offsets is not None and self.output.start is None:
+            self.output.start = self.output.end = result.offsets.end
+        self.changed = in_a_line(result.inherits).removeprefix("; ")
+        self._become("done")
+
+
+class Acts:
+    """The newest commands, by their names and references."""
+
+    def __init__(self) -> None:
+        self._acts: dict[str, Act] = {}
+        self._count = 0
+
+    def begin(self, session: Session, command: str, **more: str | None) -> Act:
+        self._count += 1
+        act = Act(f"act:{self._count}", session, command, **more)
+        self._acts[act.name] = act
+        act.task = asyncio.create_task(act.follow())
+        for name in [name for name, one in self._acts.items() if one.over][:-ACTS_KEPT]:
+            del self._acts[name]
+        return act
+
+    def find(self, ref: str) -> Act | None:
+        return self._acts.get(ref) or next(
+            (one for one in self._acts.values() if one.ref == ref), None
+        )
+
+    async def close(self) -> None:
+        """Stops following. The commands go on."""
+        tasks = [one.task for one in self._acts.values() if one.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

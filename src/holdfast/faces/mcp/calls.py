@@ -1,0 +1,457 @@
+"""One function per tool. Each returns a JSON object, within `wait_s` and a moment.
+
+An error is `{state: "refused", error, recover, retry_safe}`: the agent reads how to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from holdfast.core.screen.plain_text import plain
+from holdfast.faces.mcp import tools
+from holdfast.faces.mcp.acts import Act, Acts
+from holdfast.faces.mcp.text import cut, hidden
+from holdfast.model.errors import HoldfastError, TimedOut, Usage
+from holdfast.sdk.client import Client
+from holdfast.sdk.recovery import for_programs
+from holdfast.sdk.results import SessionInfo
+from holdfast.sdk.session import Session
+
+Json = dict[str, Any]
+QUIET_S: Final = 0.25  # output that pauses this long is a reply
+ENTRIES: Final = 100  # processes, ports and files in one answer
+OTHERS_SHOWN: Final = 12  # acts of other operators in one result
+TYPED_WAIT_S: Final = 2.0  # after `send`, unless the agent names a time
+WAITING: Final = {"input": "needs_input", "secret": "needs_secret"}
+
+
+class Calls:
+    """The tools of one agent."""
+
+    def __init__(
+        self,
+        client: Client,
+        operator: str,
+        session: str | None = None,
+        secrets: Mapping[str, str] | None = None,
+    ) -> None:
+        """`session`: where the agent works by default; None: a new session of its own."""
+        self._client, self._operator = client, operator
+        self._default, self._secrets = session, secrets or {}
+        self._acts = Acts()
+        self._sessions: dict[str, Session] = {}
+        self._seen: dict[str, int] = {}  # last entry of each session's record that was reported
+        self._making = asyncio.Lock()
+
+    async def close(self) -> None:
+        await self._acts.close()
+
+    async def call(self, name: str, given: Mapping[str, Any]) -> Json:
+        try:
+            return await self._tool(name)(**_checked(name, given))
+        except HoldfastError as e:
+            return refused(e)
+
+    def _tool(self, name: str) -> Callable[..., Awaitable[Json]]:
+        if name not in NAMES:
+            raise Usage(f"there is no tool {name[:40]!a}", f"the tools are {', '.join(NAMES)}")
+        found: Callable[..., Awaitable[Json]] = getattr(self, name)
+        return found
+
+    # ------------------------------------------------------------ the session
+
+    async def _session(self, name: str | None) -> Session:
+        wanted = name or self._default or ""
+        if wanted not in self._sessions:
+            async with self._making:
+                if wanted not in self._sessions:
+                    found = await (self._client.sessions.get(wanted) if wanted else self._own())
+                    self._sessions[wanted] = self._sessions[found.id] = found
+                    async for entry in found.log():  # what came before is not news
+                        self._seen[found.id] = entry_number(entry)
+        return self._sessions[wanted]
+
+    async def _own(self) -> Session:
+        """A session for an agent that was given none."""
+        return await self._client.sessions.new()
+
+    async def _others(self, session: Session) -> list[str]:
+        """The acts of other operators since the last result, one line each."""
+        lines = []
+        async for entry in session.log(self._seen.get(session.id, 0)):
+            self._seen[session.id] = entry_number(entry)
+            if line := foreign_act(entry, self._operator):
+                lines.append(line)
+        left_out = len(lines) - OTHERS_SHOWN
+        return lines if left_out <= 0 else [f"{left_out} earlier acts", *lines[left_out:]]
+
+    # ------------------------------------------------------------ acting
+
+    async def run(
+        self,
+        command: str,
+        session: str | None = None,
+        wait_s: float = tools.WAIT_S,
+        max_chars: int = tools.CHARS,
+        once: str | None = None,
+        intent: str | None = None,
+        expects: str | None = None,
+    ) -> Json:
+        at = await self._session(session)
+        act = self._acts.begin(at, command, once=once, intent=intent, expects=expects)
+        waiting = await self._settled(act, wait_s)
+        return await self._shown(act, max_chars, waiting)
+
+    async def _settled(self, act: Act, wait_s: float) -> str | None:
+        """Waits for the end of a command or a reason to return; the need for input, if any."""
+        end = time.monotonic() + _bounded(wait_s)
+        while (left := end - time.monotonic()) > 0 and not act.over and act.state != "held":
+            act.news.clear()
+            if act.state == "running" and (found := await self._needs(act, left)) is not None:
+                return found
+            if act.state != "running":
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(act.news.wait(), left)
+        return None
+
+    async def _needs(self, act: Act, left: float) -> str | None:
+        """Waits until the command is over or its program waits for a person."""
+        asked = asyncio.ensure_future(act.session.wait("input", "secret", timeout=left))
+        try:
+            while not act.over and not asked.done():
+                news = asyncio.ensure_future(act.news.wait())
+                await asyncio.wait((asked, news), return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+                if act.state != "running":
+                    return None
+                act.news.clear()
+            return None if act.over else WAITING.get(asked.result().for_)
+        except TimedOut:
+            return None
+        finally:
+            asked.cancel()
+
+    async def _shown(self, act: Act, max_chars: int, waiting: str | None = None) -> Json:
+        if act.error is not None:
+            return {**refused(act.error), "ref": act.ref or act.name}
+        if (end := act.output.end) == 0:  # no output so far
+            end = (await act.session.view()).offset
+        result: Json = {
+            "state": waiting or act.state,
+            "exit_code": act.exit_code,
+            "output": self._text(act.output.text(), max_chars),
+            "cursor": f"{act.session.id}:{end}",
+            "ref": act.ref or act.name,
+            "approval": None,
+        }
+        if act.approval is not None and act.state == "held":
+            result["approval"] = f"{act.approval.id}: {act.approval.because}"
+        if act.changed or act.state == "done":
+            others = await self._others(act.session)
+            if changed := [*others, *([act.changed] if act.changed else [])]:
+                return {"changed_by_others": changed, **result}
+        return result
+
+    def _text(self, text: str, most: int) -> str:
+        return cut(hidden(text, self._secrets), max(200, min(most, tools.CHARS_MAX)))
+
+    async def send(
+        self,
+        text: str = "",
+        keys: list[str] | None = None,
+        paste: bool = False,
+        session: str | None = None,
+        wait_s: float = TYPED_WAIT_S,
+        once: str | None = None,
+        intent: str | None = None,
+    ) -> Json:
+        at = await self._session(session)
+        if not text and not keys:
+            raise Usage("send needs text or keys")
+        sent = await at.send(text, keys=keys or (), paste=paste, once=once, intent=intent)
+        start = sent.offset
+        if start is None:
+            start = (await at.view()).offset
+        shown, end, _ = await self._output(at, start, _bounded(wait_s), tools.CHARS, settle=True)
+        return {
+            "state": await self._waiting(at),
+            "output": shown,
+            "cursor": f"{at.id}:{end}",
+            "ref": sent.ref,
+        }
+
+    async def _waiting(self, session: Session) -> str:
+        view = await session.view()
+        if view.state == "ended":
+            return "ended"
+        waiting = view.waiting.for_ if view.waiting is not None else "unknown"
+        return WAITING.get(waiting, waiting)
+
+    async def stop(
+        self, pid: int | None = None, signal: str = "INT", session: str | None = None
+    ) -> Json:
+        at = await self._session(session)
+        if pid is None:
+            terminal = (await at.graph()).terminal or {}
+            found = terminal.get("foreground")
+            pid = found.get("pgrp") if isinstance(found, dict) else None
+            state = await self._waiting(at)
+            if pid is None or state in ("idle", "ended"):
+                return {"state": state, "signalled": 0}
+        count = await at.signal(pid, signal, tree=True)
+        return {"state": await self._waiting(at), "signalled": count}
+
+    async def turn(
+        self,
+        do: str = "show",
+        to: str | None = None,
+        session: str | None = None,
+        wait_s: float = tools.WAIT_S,
+    ) -> Json:
+        at = await self._session(session)
+        if do == "hand" and to is None:
+            raise Usage("turn needs `to`, the operator that gets the turn")
+        if do == "request":
+            state = await at.turn.request(_bounded(wait_s))
+        elif do == "release":
+            state = await at.turn.release()
+        elif do == "hand" and to is not None:
+            state = await at.turn.hand(to)
+        else:
+            state = await at.turn.state()
+        return {
+            "holder": None if state is None else state.holder,
+            "waiting": [] if state is None else list(state.waiting),
+        }
+
+    # ------------------------------------------------------------ looking
+
+    async def read(
+        self,
+        cursor: str | None = None,
+        ref: str | None = None,
+        wait_s: float = 0.0,
+        max_chars: int = tools.CHARS,
+    ) -> Json:
+        if ref is not None:
+            return await self._of_ref(ref, wait_s, max_chars)
+        if cursor is None:
+            raise Usage("read needs a cursor or a ref, both from an earlier result")
+        at, offset = await self._place(cursor)
+        shown, end, gap = await self._output(at, offset, _bounded(wait_s), max_chars)
+        return {
+            "state": await self._waiting(at),
+            "output": shown,
+            "gap": gap,
+            "cursor": f"{at.id}:{end}",
+        }
+
+    async def _of_ref(self, ref: str, wait_s: float, max_chars: int) -> Json:
+        if (act := self._acts.find(ref)) is not None:
+            before, end = act.state, time.monotonic() + _bounded(wait_s)
+            waiting = None
+            while not act.over and act.state == before and (left := end - time.monotonic()) > 0:
+                if act.state == "running":
+                    waiting = await self._settled(act, left)
+                    break
+                act.news.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(act.news.wait(), left)
+            return await self._shown(act, max_chars, waiting)
+        found = await self._client.resolve(ref)
+        state = "running" if found.under_way else "done" if found.exit_code is not None else None
+        return {
+            "state": state or found.state,
+            "exit_code": found.exit_code,
+            "output": "",
+            "ref": ref,
+        }
+
+    async def _place(self, cursor: str) -> tuple[Session, int]:
+        session, _, offset = cursor.rpartition(":")
+        if not session or not offset.isdigit():
+            raise Usage(f"{cursor[:60]!a} is not a cursor", "take the cursor of an earlier result")
+        return await self._session(session), int(offset)
+
+    async def _output(
+        self, session: Session, start: int, wait_s: float, most: int, settle: bool = False
+    ) -> tuple[str, int, int]:
+        """Output from an offset: text, its end, and the bytes that rolled off before.
+
+        Waits for the first output, then until it pauses. `settle`: waits also for an echo that is
+        followed by more.
+        """
+        data, end, gap = bytearray(), start, 0
+        deadline = time.monotonic() + wait_s
+        chunks = session.read(start, follow=wait_s > 0)
+        async with contextlib.aclosing(chunks):
+            while len(data) < 8 * most:
+                left = deadline - time.monotonic()
+                pause = min(left, QUIET_S * (4 if settle else 1)) if data else left
+                try:
+                    async with asyncio.timeout(max(0.05, pause)):
+                        chunk = await anext(chunks)
+                except (TimeoutError, StopAsyncIteration):
+                    break
+                data += chunk.data
+                gap += chunk.gap
+                end = chunk.end
+        return self._text(plain(bytes(data)), most), end, gap
+
+    async def wait(
+        self,
+        until: list[str],
+        since: str | None = None,
+        session: str | None = None,
+        wait_s: float = tools.WAIT_S,
+    ) -> Json:
+        at = await self._session(session)
+        more: Json = {}
+        if since is not None:
+            more["since"] = since if since.startswith("hf:") else (await self._place(since))[1]
+        try:
+            met = await at.wait(*until, timeout=_bounded(wait_s), **more)
+        except TimedOut:
+            return {"state": await self._waiting(at), "met": None}
+        return {
+            "state": await self._waiting(at),
+            "met": met.for_,
+            "seen": self._text(str(met.seen), 1000),
+            "exit_code": met.exit_code,
+        }
+
+    async def screen(self, session: str | None = None) -> Json:
+        at = await self._session(session)
+        view = await at.view()
+        return {
+            "state": await self._waiting(at),
+            "text": hidden(view.text, self._secrets),
+            "cursor_row": None if view.cursor is None else view.cursor.y,
+            "foreground": None if view.waiting is None else view.waiting.foreground,
+            "cursor": f"{at.id}:{view.offset}",
+        }
+
+    async def sessions(self) -> Json:
+        return {"sessions": [_session_row(one) for one in await self._client.sessions.list()]}
+
+    async def graph(
+        self, session: str | None = None, port: int | None = None, wrote: bool = False
+    ) -> Json:
+        graph = await (await self._session(session)).graph()
+        raw = graph.raw
+        listens = [
+            {"pid": one["pid"], "local": one["local"]}
+            for one in raw.get("sockets") or ()
+            if one.get("state") == "listen"
+            and (port is None or str(one["local"]).endswith(f":{port}"))
+        ]
+        result: Json = {
+            "processes": [
+                {
+                    "pid": one.pid,
+                    "ppid": one.ppid,
+                    "command": hidden(" ".join(one.argv)[:200], self._secrets),
+                    "state": one.state,
+                    "operator": one.actor,
+                }
+                for one in graph.processes[:ENTRIES]
+                if port is None or one.pid in {row["pid"] for row in listens}
+            ],
+            "listens": listens[:ENTRIES],
+            "foreground": (raw.get("terminal") or {}).get("foreground"),
+        }
+        if wrote:
+            result["writes"] = [
+                {"pid": one["pid"], "path": one["path"]}
+                for one in raw.get("files") or ()
+                if "w" in str(one.get("mode", ""))
+            ][:ENTRIES]
+        return result
+
+
+NAMES: Final = tuple(tool["name"] for tool in tools.TOOLS)
+
+
+def refused(error: HoldfastError) -> Json:
+    for_programs(error)
+    return {
+        "state": "refused",
+        "error": f"{error.name}: {error.message}",
+        "recover": error.recover,
+        "retry_safe": error.retry_safe,
+    }
+
+
+def entry_number(entry: Any) -> int:
+    return int(entry["seq"] if isinstance(entry, Mapping) else entry.seq)
+
+
+def foreign_act(entry: Any, me: str) -> str:
+    """A line about an act of another operator; empty for all other entries."""
+    get: Callable[[str], Any] = (
+        entry.get if isinstance(entry, Mapping) else lambda name: getattr(entry, name, None)
+    )
+    told = get("phase") in ("intent", "fact") and get("actor") not in (me, "host", None)
+    if not told or get("kind") in ("spawn", "keys", "cover"):
+        return ""
+    content = str(get("content") or "").strip()
+    return f"{get('actor')}: {get('kind')} {content[:200]}".rstrip()
+
+
+def _session_row(one: SessionInfo) -> Json:
+    return {
+        "name": f"{one.machine}/{one.name}" if one.machine else one.name,
+        "id": one.id,
+        "state": one.state,
+        "turn": None if one.turn is None else one.turn.holder,
+        "cwd": one.cwd,
+        "layout": one.layout,
+    }
+
+
+def _bounded(wait_s: float) -> float:
+    return max(0.0, min(float(wait_s), tools.WAIT_MAX_S))
+
+
+_TYPES: Final = {
+    "string": str,
+    "number": (int, float),
+    "integer": int,
+    "boolean": bool,
+    "array": list,
+}
+
+
+def _checked(name: str, given: Mapping[str, Any]) -> Json:
+    """The arguments, if the tool's schema allows them."""
+    schema = next((one["inputSchema"] for one in tools.TOOLS if one["name"] == name), None)
+    if schema is None:
+        return dict(given)
+    fields: dict[str, Any] = schema["properties"]
+    missing = [field for field in schema.get("required", ()) if given.get(field) is None]
+    if missing:
+        raise Usage(f"{name} needs {', '.join(missing)}")
+    for field, value in given.items():
+        if field not in fields:
+            raise Usage(f"{name} takes no {field[:40]!a}", f"it takes {', '.join(fields)}")
+        if value is not None and not _fits(fields[field], value):
+            raise Usage(f"{name}: {field} is not {_wanted(fields[field])}")
+    return {field: value for field, value in given.items() if value is not None}
+
+
+def _fits(schema: Mapping[str, Any], value: object) -> bool:
+    if "enum" in schema:
+        return value in schema["enum"]
+    if isinstance(value, bool) and schema["type"] != "boolean":
+        return False
+    if not isinstance(value, _TYPES[schema["type"]]):  # type: ignore[arg-type]
+        return False
+    return not isinstance(value, list) or all(isinstance(one, str) for one in value)
+
+
+def _wanted(schema: Mapping[str, Any]) -> str:
+    return f"one of {', '.join(schema['enum'])}" if "enum" in schema else str(schema["type"])

@@ -1,0 +1,131 @@
+"""The tools, as the agent reads them. Data only: `front.py` sends it before anything is loaded.
+
+Every word here costs tokens in each conversation of each agent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+NAME: Final = "holdfast"
+WAIT_MAX_S: Final = 45.0  # for one call: clients give up after 60 s
+WAIT_S: Final = 20.0
+CHARS_MAX: Final = 50_000
+CHARS: Final = 8_000
+
+INSTRUCTIONS: Final = (
+    "A live terminal session, shared with people. Use run for commands; directory, variables and "
+    "jobs persist. State running: the command goes on, poll with read(ref). held: a human must "
+    "approve; poll read(ref), never retry or work around it. waiting_for_turn: a human is typing; "
+    "the command starts by itself afterwards. needs_input: answer with send. needs_secret: ask "
+    "the human to type it. Do not sleep in a loop: use wait."
+)
+
+_SESSION: Final = {"type": "string", "description": "name or id; default: the agent's own"}
+_WAIT: Final = {"type": "number", "description": f"seconds, at most {WAIT_MAX_S:g}"}
+_CHARS: Final = {"type": "integer", "description": f"of output, default {CHARS}"}
+_ONCE: Final = {"type": "string", "description": "idempotency key: a retry with it acts once"}
+_INTENT: Final = {"type": "string", "description": "why, for the record"}
+_EXPECTS: Final = {"type": "string", "description": "expected effect, for the record"}
+
+
+def _tool(
+    name: str,
+    description: str,
+    required: tuple[str, ...] = (),
+    reads: bool = False,
+    **fields: Any,
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "description": description,
+        "inputSchema": {
+            "type": "object",
+            "properties": fields,
+            "additionalProperties": False,
+            **({"required": list(required)} if required else {}),
+        },
+        "annotations": {"readOnlyHint": reads, "openWorldHint": False},
+    }
+
+
+_STRINGS: Final = {"type": "array", "items": {"type": "string"}}
+TOOLS: Final[tuple[dict[str, Any], ...]] = (
+    _tool(
+        "run",
+        "Run one command line in the session's shell and return its exit code and output. A "
+        "command that takes longer than wait_s goes on: state running.",
+        ("command",),
+        command={"type": "string"},
+        session=_SESSION,
+        wait_s=_WAIT,
+        max_chars=_CHARS,
+        once=_ONCE,
+        intent=_INTENT,
+        expects=_EXPECTS,
+    ),
+    _tool(
+        "read",
+        "Output after a cursor, or the state, exit code and new output of a ref from run. Waits "
+        "up to wait_s for news.",
+        reads=True,
+        cursor={"type": "string"},
+        ref={"type": "string"},
+        wait_s=_WAIT,
+        max_chars=_CHARS,
+    ),
+    _tool(
+        "send",
+        "Type into the program in the foreground. Presses nothing that is not named: add the key "
+        "Enter to enter a line.",
+        text={"type": "string"},
+        keys={**_STRINGS, "description": "Enter, C-c, Up, Escape, Tab, ..."},
+        paste={"type": "boolean", "description": "as one bracketed paste"},
+        session=_SESSION,
+        wait_s=_WAIT,
+        once=_ONCE,
+        intent=_INTENT,
+    ),
+    _tool(
+        "wait",
+        "Wait until one condition holds: idle, input, secret, exit, command, text:REGEX, port:N.",
+        ("until",),
+        reads=True,
+        until=_STRINGS,
+        since={"type": "string", "description": "cursor or ref: search text from there on"},
+        session=_SESSION,
+        wait_s=_WAIT,
+    ),
+    _tool(
+        "screen",
+        "The screen as a person sees it, for full-screen programs.",
+        reads=True,
+        session=_SESSION,
+    ),
+    _tool("sessions", "The sessions that you can use.", reads=True),
+    _tool(
+        "graph",
+        "Processes with their operator, listening ports and the foreground program, from the "
+        "kernel. port: the process that listens there. wrote: files that a process has open.",
+        reads=True,
+        session=_SESSION,
+        port={"type": "integer"},
+        wrote={"type": "boolean"},
+    ),
+    _tool(
+        "turn",
+        "The turn to write: show, request, release, or hand it to an operator.",
+        do={"enum": ["show", "request", "release", "hand"]},
+        to={"type": "string"},
+        session=_SESSION,
+        wait_s=_WAIT,
+    ),
+    _tool(
+        "stop",
+        "Signal a process and its children, or the foreground program (default). INT first, then "
+        "TERM, then KILL.",
+        pid={"type": "integer"},
+        signal={"enum": ["INT", "TERM", "KILL"]},
+        session=_SESSION,
+    ),
+)

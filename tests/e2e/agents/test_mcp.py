@@ -1,0 +1,260 @@
+"""An AI agent at a session through MCP, by the official client library (M, P4, G2)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import holdfast
+from tests.support.installation import DEADLINE_S, Installation, installation
+
+pytest.importorskip("mcp", reason="the library of the extra [mcp] is not installed")
+
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp_types import TextContent
+
+Json = dict[str, Any]
+
+
+class Agent:
+    """The tools, and the text of each result, which must say the same as its structure."""
+
+    def __init__(self, session: ClientSession) -> None:
+        self.session = session
+
+    async def __call__(self, tool: str, **arguments: Any) -> Json:
+        result = await self.session.call_tool(tool, arguments)
+        (text,) = result.content
+        body: Json | None = result.structured_content
+        assert body is not None and isinstance(text, TextContent) and json.loads(text.text) == body
+        return body
+
+    async def until(self, ref: str, *states: str) -> Json:
+        """Polls the reference until the state is one of these."""
+        async with asyncio.timeout(DEADLINE_S):
+            while (body := await self("read", ref=ref, wait_s=5))["state"] not in states:
+                pass
+        return body
+
+
+@asynccontextmanager
+async def connected(hf: Installation, *words: str) -> AsyncIterator[Agent]:
+    program = StdioServerParameters(
+        command=sys.executable, args=["-m", "holdfast", "mcp", *words], env=hf.env
+    )
+    async with stdio_client(program) as streams, ClientSession(*streams) as session:
+        await session.initialize()
+        yield Agent(session)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as made:
+        made.people("ann")
+        made.people("bot", rights="execute", kind="agent")
+        yield made
+
+
+@pytest.fixture
+def work(house: Installation, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = request.node.name.removeprefix("test_").replace("_", "-")[:30]
+    place = house.user / name
+    place.mkdir()
+    house.ready(name, "--contained", "--cwd", str(place))
+    yield name
+    house.quick("end", name)
+
+
+def play(house: Installation, name: str, script: Callable[[Agent], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with connected(house, "--as", "bot", "--session", name) as agent:
+            await script(agent)
+
+    asyncio.run(main())
+
+
+def test_m_an_agent_runs_commands_and_asks_again(house: Installation, work: str) -> None:
+    async def script(agent: Agent) -> None:
+        tools = await agent.session.list_tools()
+        assert [one.name for one in tools.tools] == [
+            *("run", "read", "send", "wait", "screen", "sessions", "graph", "turn", "stop")
+        ]
+        done = await agent("run", command="cd /tmp && echo hello; (exit 3)")
+        assert (done["state"], done["exit_code"], done["output"]) == ("done", 3, "hello\n")
+        assert (await agent("run", command="pwd"))["output"] == "/tmp\n", "the directory persists"
+        listed = (await agent("sessions"))["sessions"]
+        assert [one["name"] for one in listed if one["name"] == work] == [work]
+
+    play(house, work, script)
+
+
+def test_m_a_command_goes_on_after_its_call(house: Installation, work: str) -> None:
+    async def script(agent: Agent) -> None:
+        assert (await agent("run", command="mkfifo gate"))["exit_code"] == 0
+        slow = await agent("run", command="cat gate; echo over; (exit 4)", wait_s=0.2)
+        assert (slow["state"], slow["exit_code"]) == ("running", None)
+        busy = await agent("run", command="true", wait_s=1)
+        assert busy["state"] == "refused" and busy["error"].startswith("busy")
+        (house.user / work / "gate").write_text("open\n")
+        done = await agent.until(slow["ref"], "done")
+        assert (done["exit_code"], done["output"]) == (4, "open\nover\n")
+        later = await agent("read", ref=done["ref"])
+        assert later["exit_code"] == 4, "the same answer again"
+
+    play(house, work, script)
+
+    async def another(agent: Agent) -> None:
+        ref = f"{house.get(work)['ref']}#2"
+        assert (await agent("read", ref=ref))["exit_code"] == 4, "from another process too"
+
+    play(house, work, another)
+
+
+def test_m_a_program_that_asks_is_told_from_one_that_works(house: Installation, work: str) -> None:
+    async def script(agent: Agent) -> None:
+        asks = await agent("run", command="read -p 'name? ' x; echo got $x", wait_s=30)
+        assert asks["state"] == "needs_input" and asks["output"].endswith("name? ")
+        sent = await agent("send", text="bob", keys=["Enter"])
+        assert "got bob" in sent["output"]
+        assert (await agent.until(asks["ref"], "done"))["exit_code"] == 0
+        secret = await agent("run", command="read -s -p 'password: ' x; echo", wait_s=30)
+        assert secret["state"] == "needs_secret"
+        stopped = await agent("stop", signal="INT")
+        assert stopped["signalled"] >= 0
+        await agent("send", keys=["C-c"])
+        assert (await agent("wait", until=["idle"], wait_s=30))["met"] == "idle"
+
+    play(house, work, script)
+
+
+def test_p4_a_held_act_finishes_after_its_approval(house: Installation, work: str) -> None:
+    async def script(agent: Agent) -> None:
+        command = "git worktree remove --force gone"
+        held = await agent("run", command=command, intent="clean up", expects="no tree")
+        assert held["state"] == "held" and held["approval"].startswith("q")
+        again = await agent("read", ref=held["ref"])
+        assert again["state"] == "held", "polling does not answer the question"
+        question = held["approval"].partition(":")[0]
+        async with holdfast.connect(home=str(house.home), operator="ann") as ann:
+            await ann.approvals.approve(question)
+        after = await agent.until(held["ref"], "done", "refused")
+        assert after["state"] == "done", after
+        denied = await agent("run", command="git worktree remove --force more")
+        question = denied["approval"].partition(":")[0]
+        await asyncio.to_thread(house.ok, "--as", "ann", "deny", question)
+        over = await agent.until(denied["ref"], "done", "refused")
+        assert over["state"] == "refused" and over["retry_safe"] is False, over
+
+    play(house, work, script)
+    entries = house.ok("log", work, "--json", "--limit", "100").records
+    meant = [e["facts"].get("intent") for e in entries if "remove" in (e["content"] or "")]
+    assert "clean up" in meant, "the record has the agent's word"
+
+
+def test_a1_an_agent_waits_for_the_turn_and_learns_of_changes(
+    house: Installation, work: str
+) -> None:
+    async def script(agent: Agent) -> None:
+        assert (await agent("run", command="true"))["exit_code"] == 0
+        await asyncio.to_thread(house.quick, "--as", "ann", "seize", work)
+        waits = await agent("run", command="echo mine", wait_s=1)
+        assert waits["state"] == "waiting_for_turn"
+        await asyncio.to_thread(
+            house.quick, "--as", "ann", "run", work, "--", "cd /; export MODE=careful"
+        )
+        await asyncio.to_thread(house.quick, "--as", "ann", "turn", work, "hand", "bot")
+        done = await agent.until(waits["ref"], "done", "refused")
+        assert done["output"] == "mine\n"
+        changed = "\n".join(done["changed_by_others"])
+        assert "ann" in changed and "MODE" in changed, done
+
+    play(house, work, script)
+
+
+def test_a9_a_retry_with_a_key_acts_once(house: Installation, work: str) -> None:
+    async def script(agent: Agent) -> None:
+        command = "echo line >> file; wc -l < file"
+        first = await agent("run", command=command, once="k1")
+        second = await agent("run", command=command, once="k1")
+        assert first["exit_code"] == second["exit_code"] == 0
+        count = await agent("run", command="wc -l < file")
+        assert count["output"].strip() == "1"
+
+    play(house, work, script)
+
+
+def test_m_wrong_calls_say_how_to_go_on(house: Installation, work: str) -> None:
+    async def script(agent: Agent) -> None:
+        for tool, arguments in (
+            ("run", {}),
+            ("run", {"command": 5}),
+            ("run", {"command": "true", "nonsense": 1}),
+            ("run", {"command": "true", "session": "nosuch"}),
+            ("read", {}),
+            ("read", {"cursor": "x"}),
+            ("send", {}),
+            ("stop", {"signal": "HUP"}),
+            ("turn", {"do": "hand"}),
+            ("wait", {"until": ["nonsense"]}),
+            ("nothing", {}),
+        ):
+            body = await agent(tool, **arguments)
+            assert body["state"] == "refused" and body["error"] and body["recover"], (tool, body)
+            assert "`holdfast" not in body["recover"], "an agent has tools, not commands"
+
+    play(house, work, script)
+
+
+def test_m_long_output_is_cut_in_the_middle_and_can_be_read(house: Installation, work: str) -> None:
+    async def script(agent: Agent) -> None:
+        done = await agent("run", command="seq 1 20000", max_chars=1000)
+        assert done["output"].startswith("1\n2\n") and done["output"].endswith("\n20000\n")
+        assert len(done["output"]) < 1200 and "left out" in done["output"]
+        session, _, end = done["cursor"].rpartition(":")
+        part = await agent("read", cursor=f"{session}:{int(end) - 40}")
+        assert "20000" in part["output"] and part["gap"] == 0
+
+    play(house, work, script)
+
+
+def test_m_secrets_of_the_server_are_hidden(house: Installation, work: str) -> None:
+    async def main() -> None:
+        hf = house
+        hf.env["DEPLOY_TOKEN"] = "hunter2-hunter2"
+        try:
+            async with connected(hf, "--as", "bot", "--session", work) as agent:
+                done = await agent("run", command="echo hunter2-hunter2")
+                assert done["output"] == "[DEPLOY_TOKEN]\n"
+        finally:
+            del hf.env["DEPLOY_TOKEN"]
+
+    asyncio.run(main())
+
+
+def test_m_an_agent_without_a_session_gets_one_of_its_own(house: Installation) -> None:
+    async def main() -> None:
+        place = house.user / "own"
+        place.mkdir()
+        program = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "holdfast", "mcp", "--as", "bot"],
+            env=house.env,
+            cwd=str(place),
+        )
+        async with stdio_client(program) as streams, ClientSession(*streams) as session:
+            await session.initialize()
+            agent = Agent(session)
+            assert (await agent("run", command="true"))["exit_code"] == 0
+            made = (await agent("sessions"))["sessions"]
+            own = [one for one in made if one["turn"] == "bot"]
+            assert [one["layout"] for one in own] == ["contained"]
+            house.quick("end", own[0]["id"])
+
+    asyncio.run(main())
