@@ -149,6 +149,8 @@ OUTSIDE = {
     ): "nor their own password-authenticated key exchange; loaded for pairing by a typed code",
     ("faces/http/app.py", "starlette"): "nor their own HTTP requests; the extra [http] only",
     ("faces/mcp/server.py", "mcp"): "nor their own MCP; the extra [mcp] only",
+    ("faces/mcp/http.py", "mcp"): "the type of the server",
+    ("faces/cli/services/mcp.py", "mcp"): "the type of the server",
     ("faces/mcp/server.py", "mcp_types"): "the messages of that library",
     ("faces/mcp/server.py", "anyio"): "the streams of that library",
     ("faces/http/server.py", "uvicorn"): "nor their own HTTP server; the extra [http] only",

@@ -37,7 +37,7 @@ def test_every_command_explains_itself_with_an_example(
 def test_every_argument_has_help_and_reading_commands_have_json(name: str) -> None:
     actions = cli.parser(name)._actions
     assert all(a.help for a in actions), [a.dest for a in actions if not a.help]
-    if name not in ("completion", "man", "mcp"):
+    if name not in ("completion", "man"):
         assert any("--json" in a.option_strings for a in actions)
 
 

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from tests.support.installation import DEADLINE_S, Installation, installation
 
 pytest.importorskip("mcp", reason="the library of the extra [mcp] is not installed")
 
+import httpx2
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 
 Json = dict[str, Any]
@@ -258,3 +261,38 @@ def test_m_an_agent_without_a_session_gets_one_of_its_own(house: Installation) -
             house.quick("end", own[0]["id"])
 
     asyncio.run(main())
+
+
+def test_m_the_tools_over_http_need_the_token(house: Installation, work: str) -> None:
+    words = ("--as", "bot", "mcp", "--session", work, "--listen", "127.0.0.1:0", "--json")
+    server = house.start(*words)
+    assert server.stdout is not None
+    facts = json.loads(server.stdout.readline())
+    url, file = facts["url"], Path(facts["token_file"])
+    assert file.stat().st_mode & 0o777 == 0o600 and file.is_relative_to(house.home)
+    right = {"Authorization": f"Bearer {file.read_text().strip()}"}
+
+    async def main() -> None:
+        async with (
+            httpx2.AsyncClient(headers=right) as http,
+            streamable_http_client(url, http_client=http) as streams,
+            ClientSession(*streams[:2]) as session,
+        ):
+            await session.initialize()
+            done = await Agent(session)("run", command="echo by http")
+            assert (done["exit_code"], done["output"]) == (0, "by http\n")
+        async with httpx2.AsyncClient() as http:
+            for headers in ({}, {"Authorization": "Bearer hf_wrong"}):
+                assert (await http.post(url, json={}, headers=headers)).status_code == 401
+            foreign = await http.post(url, json={}, headers={**right, "Host": "evil.example"})
+            assert foreign.status_code == 421
+            crossed = await http.post(url, json={}, headers={**right, "Origin": "http://evil"})
+            assert crossed.status_code == 403
+
+    try:
+        asyncio.run(main())
+    finally:
+        server.terminate()
+        server.wait(DEADLINE_S)
+    exposed = house.cli("--as", "bot", "mcp", "--listen", "0.0.0.0:0")
+    assert exposed.rc == 4 and "other machines" in exposed.err

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from holdfast.faces.cli.arguments import usage
-from holdfast.faces.cli.connect import operator_name
+from holdfast.faces.cli.connect import home_here, operator_name
+from holdfast.faces.cli.output import put
 from holdfast.model.errors import Impossible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import AsyncGenerator, Callable
+
+    from mcp.server.lowlevel import Server
 
     from holdfast.faces.mcp.calls import Calls
     from holdfast.faces.mcp.server import Lines
@@ -22,11 +26,17 @@ mcp_parser = usage("""
 
     --session SESSION  where the agent works unless a call names another session (default: a new
         session of its own)
+    --listen ADDR:PORT  serve streamable HTTP on this loopback address instead; every request needs
+        the token in the file that is shown
+    --json  with --listen: one object with the address and the file of the token
 """)
 
 
 def mcp(args: Namespace) -> int:
     from holdfast import __version__
+
+    if args.listen is not None:
+        return _listen(args, __version__)
     from holdfast.faces.mcp.front import Front
 
     # Programs that this process starts must not write between the messages.
@@ -41,7 +51,9 @@ def mcp(args: Namespace) -> int:
             data = data[os.write(output, data) :]
 
     def load(write: Callable[[str], None]) -> Lines:
-        return _server(args, __version__, write)
+        from holdfast.faces.mcp.server import Lines
+
+        return Lines(_server(args, __version__), write)
 
     try:
         Front(__version__, load, write).serve(lines)
@@ -50,11 +62,24 @@ def mcp(args: Namespace) -> int:
     return 0
 
 
-def _server(args: Namespace, version: str, write: Callable[[str], None]) -> Lines:
+def _listen(args: Namespace, version: str) -> int:
+    server = _server(args, version)
+    from holdfast.faces.mcp import http
+
+    operator = operator_name(args)
+    token, path = http.token(home_here(), operator)
+    made, url = http.listening(args.listen)
+    put(args, {"url": url, "token_file": path}, f"{operator} serves {url}; the token is in {path}")
+    sys.stdout.flush()
+    http.serve(made, server, token)
+    return 0
+
+
+def _server(args: Namespace, version: str) -> Server[Calls]:
     from contextlib import asynccontextmanager
 
     try:
-        from holdfast.faces.mcp.server import Lines, made
+        from holdfast.faces.mcp.server import made
     except ImportError as e:
         raise Impossible(
             f"the library for MCP is not installed ({e.name})", "`pip install 'holdfast[mcp]'`"
@@ -73,4 +98,4 @@ def _server(args: Namespace, version: str, write: Callable[[str], None]) -> Line
             finally:
                 await calls.close()
 
-    return Lines(made(connected, version), write)
+    return made(connected, version)
