@@ -159,6 +159,12 @@ def test_p4_a_held_act_finishes_after_its_approval(house: Installation, work: st
     entries = house.ok("log", work, "--json", "--limit", "100").records
     meant = [e["facts"].get("intent") for e in entries if "remove" in (e["content"] or "")]
     assert "clean up" in meant, "the record has the agent's word"
+    house.quick("--as", "ann", "seize", work)
+    house.quick("--as", "ann", "run", work, "--", "true")
+    shown = house.ok("log", work, "--agent", "bot").out
+    assert "[intent: clean up; expects: no tree" in shown
+    assert {line.split()[3] for line in shown.splitlines()} == {"bot", "ann"}
+    assert "command: true" not in shown, "of ann only her decisions"
 
 
 def test_a1_an_agent_waits_for_the_turn_and_learns_of_changes(

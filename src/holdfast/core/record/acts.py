@@ -99,6 +99,11 @@ def meant(fields: Mapping[str, Any]) -> dict[str, str]:
     return {name: printable(text) for name, text in found.items()}
 
 
+def meant_in_words(facts: Mapping[str, Any], most: int) -> str:
+    said = ((name, facts.get(name)) for name in ("intent", "expects"))
+    return "; ".join(f"{name}: {printable(str(text))[:most]}" for name, text in said if text)
+
+
 def kind(op: str, fields: Mapping[str, Any]) -> str:
     return "paste" if op == "send" and fields.get("paste") else KINDS.get(op) or ON_MACHINE[op]
 

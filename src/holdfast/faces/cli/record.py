@@ -41,6 +41,7 @@ MACHINE_KINDS = frozenset(acts.ON_MACHINE.values())
 # Fields of an act on the machine that matter to the signature, not to a reader.
 UNTOLD = frozenset(("env", "token", "umask", "agent", "verifier", "envelope"))
 LIMIT_DEFAULT = 100
+DECISIONS: Final = ("approve", "deny")
 GONE = "(redacted)"  # by an entry that is not among those shown
 SIGNATURE_CHARS = 16  # shown of an approver's signature
 SHAPED_SHOWN = 3  # originators shown in a line for people
@@ -68,6 +69,7 @@ def log_parser(p: ArgumentParser) -> None:
         it is broken.
 
         --follow -f  continue with new entries
+        --agent NAME  only the acts of this operator, and decisions about acts
         --limit N={LIMIT_DEFAULT}  the newest N entries (default {LIMIT_DEFAULT})
         --kept FILE  verify: heads and acks that you kept elsewhere
         --machine KEY  verify: the machine's key as you know it
@@ -112,11 +114,15 @@ def _show(args: Namespace, named: str) -> int:
 
     def ask(after: int | None, limit: int) -> list[Json]:
         nonlocal session
-        found = connection.request("log", session=session, limit=limit, after=after)
-        session = found["id"]
-        return list(found["entries"])
+        page = connection.request("log", session=session, limit=limit, after=after)
+        session = page["id"]
+        return list(page["entries"])
 
-    entries = named_redactions(newest(ask, max(1, args.limit)))
+    def wanted(entry: Json) -> bool:
+        return args.agent in (None, entry["actor"]) or entry["kind"] in DECISIONS
+
+    found = named_redactions(newest(ask, max(1, args.limit)))
+    entries = [e for e in found if wanted(e)]
     if args.json:
         for entry in entries:
             put_json(_timed(entry))
@@ -129,13 +135,15 @@ def _show(args: Namespace, named: str) -> int:
     if kept:
         from holdfast.faces.verification import check_shown
 
-        check_shown(kept, connection.machine, session, entries)
+        check_shown(kept, connection.machine, session, found)
     if args.follow:
 
         def on_event(event: Json) -> None:
             if event.get("event") != "recorded":
                 return
             entry = event["body"]["entry"]
+            if not wanted(entry):
+                return
             if args.json:
                 put_json(_timed(entry))
             else:
@@ -145,7 +153,7 @@ def _show(args: Namespace, named: str) -> int:
 
         from holdfast.client.following import follow
 
-        last = entries[-1]["seq"] if entries else 0
+        last = found[-1]["seq"] if found else 0
         follow(connection, "log", say_away, on_event=on_event, session=session, after=last)
     return 0
 
@@ -250,7 +258,9 @@ def _line(e: Json, outcome: Json | None, colored: bool, covers: list[Json]) -> s
         became.append(_result(outcome, paint))
     elif e["phase"] == "intent":
         became.append(paint("wait", "no outcome yet"))
-    known = "; ".join(filter(None, (_originators(e, outcome), _inside(e), *_attested(e, covers))))
+    meant = acts.meant_in_words(e["facts"], CONTENT_CHARS)
+    more = (meant, _originators(e, outcome), _inside(e), *_attested(e, covers))
+    known = "; ".join(filter(None, more))
     return (
         who
         + " "
