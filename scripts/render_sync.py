@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SDK = ROOT / "src/holdfast/sdk"
 TARGET = ROOT / "src/holdfast/sync.py"
-SOURCES = ("running", "files", "forward", "attach", "session", "client")
+SOURCES = ("running", "files", "forward", "attach", "session", "operators", "client")
 HEAD = '''"""The Python API without `await`: rendered by scripts/render_sync.py from holdfast.sdk.
 
     with holdfast.sync.connect() as client:
@@ -68,7 +68,13 @@ def main() -> int:
 
 
 INTERNAL = ("__await__", "step", "heard", "engine", "everywhere")
-KEPT_IMPORTS = ("collections.abc", "types", "typing", "holdfast.sdk.results")
+KEPT_IMPORTS = (
+    "collections.abc",
+    "types",
+    "typing",
+    "holdfast.sdk.observed",
+    "holdfast.sdk.results",
+)
 
 
 def twin(name: str, source: str, node: ast.ClassDef, names: set[str]) -> list[str]:

@@ -14,6 +14,31 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
+# The public names, by module: the imports below are for type checkers only.
+_NAMES = {
+    "model.errors": """
+        Ambiguous Busy Changed Contradicted FromInside GateRefused Held HoldfastError
+        Impossible Lost Nested NotAllowed NotFound NotListening OnceUsed OperatorStopped
+        OutcomeUnknown PeerFault Refused Stale TimedOut TurnHeld Unavailable Unfinished
+        Usage WrongPin
+    """,
+    "sdk.attach": "Attachment",
+    "sdk.client": "Approvals Client Machines Sessions Terminal connect",
+    "sdk.files": "Files",
+    "sdk.forward": "Forward",
+    "sdk.observed": """
+        Change Entry Event Foreground Graph Lock OpenFile Process Socket TerminalState
+    """,
+    "sdk.operators": "Operators",
+    "sdk.results": """
+        Approval Attached Chunk Cursor Ended Envelope FileInfo FileMatch Found Granted Halted
+        Listing Liveness Machine Operator OperatorKey Output Range Resolved RunResult Scope
+        Screen Seized Sent SessionInfo Size Transferred TurnState Waited Waiting
+    """,
+    "sdk.running": "Running",
+    "sdk.session": "Session Turn",
+}
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.model.errors import Ambiguous as Ambiguous
@@ -42,16 +67,68 @@ if TYPE_CHECKING:
     from holdfast.model.errors import Unfinished as Unfinished
     from holdfast.model.errors import Usage as Usage
     from holdfast.model.errors import WrongPin as WrongPin
+    from holdfast.sdk.attach import Attachment as Attachment
+    from holdfast.sdk.client import Approvals as Approvals
     from holdfast.sdk.client import Client as Client
+    from holdfast.sdk.client import Machines as Machines
+    from holdfast.sdk.client import Sessions as Sessions
+    from holdfast.sdk.client import Terminal as Terminal
     from holdfast.sdk.client import connect as connect
+    from holdfast.sdk.files import Files as Files
+    from holdfast.sdk.forward import Forward as Forward
+    from holdfast.sdk.observed import Change as Change
+    from holdfast.sdk.observed import Entry as Entry
+    from holdfast.sdk.observed import Event as Event
+    from holdfast.sdk.observed import Foreground as Foreground
+    from holdfast.sdk.observed import Graph as Graph
+    from holdfast.sdk.observed import Lock as Lock
+    from holdfast.sdk.observed import OpenFile as OpenFile
+    from holdfast.sdk.observed import Process as Process
+    from holdfast.sdk.observed import Socket as Socket
+    from holdfast.sdk.observed import TerminalState as TerminalState
+    from holdfast.sdk.operators import Operators as Operators
+    from holdfast.sdk.results import Approval as Approval
+    from holdfast.sdk.results import Attached as Attached
+    from holdfast.sdk.results import Chunk as Chunk
+    from holdfast.sdk.results import Cursor as Cursor
+    from holdfast.sdk.results import Ended as Ended
+    from holdfast.sdk.results import Envelope as Envelope
+    from holdfast.sdk.results import FileInfo as FileInfo
+    from holdfast.sdk.results import FileMatch as FileMatch
+    from holdfast.sdk.results import Found as Found
+    from holdfast.sdk.results import Granted as Granted
+    from holdfast.sdk.results import Halted as Halted
+    from holdfast.sdk.results import Listing as Listing
+    from holdfast.sdk.results import Liveness as Liveness
+    from holdfast.sdk.results import Machine as Machine
+    from holdfast.sdk.results import Operator as Operator
+    from holdfast.sdk.results import OperatorKey as OperatorKey
+    from holdfast.sdk.results import Output as Output
+    from holdfast.sdk.results import Range as Range
+    from holdfast.sdk.results import Resolved as Resolved
+    from holdfast.sdk.results import RunResult as RunResult
+    from holdfast.sdk.results import Scope as Scope
+    from holdfast.sdk.results import Screen as Screen
+    from holdfast.sdk.results import Seized as Seized
+    from holdfast.sdk.results import Sent as Sent
+    from holdfast.sdk.results import SessionInfo as SessionInfo
+    from holdfast.sdk.results import Size as Size
+    from holdfast.sdk.results import Transferred as Transferred
+    from holdfast.sdk.results import TurnState as TurnState
+    from holdfast.sdk.results import Waited as Waited
+    from holdfast.sdk.results import Waiting as Waiting
+    from holdfast.sdk.running import Running as Running
+    from holdfast.sdk.session import Session as Session
+    from holdfast.sdk.session import Turn as Turn
 else:
 
     def __getattr__(name: str) -> object:
-        """Errors by their names, and the entrance to the API."""
-        from importlib import import_module
+        for module, names in _NAMES.items():
+            if name in names.split():
+                from importlib import import_module
 
-        where = "sdk.client" if name in ("Client", "connect") else "model.errors"
-        module = import_module(f"holdfast.{where}") if not name.startswith("_") else None
-        if module is None or not hasattr(module, name):
-            raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-        return getattr(module, name)
+                return getattr(import_module(f"holdfast.{module}"), name)
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted((*globals(), *" ".join(_NAMES.values()).split()))

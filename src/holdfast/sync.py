@@ -12,15 +12,16 @@ import builtins
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
 
 from holdfast.sdk import attach as _attach
 from holdfast.sdk import client as _client
 from holdfast.sdk import files as _files
 from holdfast.sdk import forward as _forward
+from holdfast.sdk import operators as _operators
 from holdfast.sdk import running as _running
 from holdfast.sdk import session as _session
 from holdfast.sdk.client import HERE
+from holdfast.sdk.observed import Change, Entry, Event, Graph
 from holdfast.sdk.portal import Portal
 from holdfast.sdk.results import (
     Approval,
@@ -28,11 +29,12 @@ from holdfast.sdk.results import (
     Ended,
     FileInfo,
     Found,
-    Graph,
+    Granted,
     Halted,
     Listing,
     Machine,
     OnHeld,
+    Operator,
     Output,
     Resolved,
     RunResult,
@@ -61,6 +63,10 @@ class Running:
     def ref(self) -> str | None:
         return self._it.ref
 
+    @property
+    def over(self) -> bool:
+        return self._it.over
+
     def __iter__(self) -> Generator[Chunk, None, None]:
         return self._portal.iterate(self._it.__aiter__())
 
@@ -80,7 +86,7 @@ class Files:
         self._portal, self._it = portal, it
 
     def ls(self, path: str = ".", *, after: str = "", limit: int = 1000) -> list[FileInfo]:
-        """The first entries of a directory by name; `after`: those behind this name."""
+        """The first entries of a directory by name; `after`: the entries behind this name."""
         return self._portal.run(self._it.ls(path, after=after, limit=limit))
 
     def walk(self, path: str = ".") -> Generator[FileInfo, None, None]:
@@ -149,11 +155,11 @@ class Files:
         )
 
     def rm(self, path: str, *, recursive: bool = False, once: str | None = None) -> None:
-        """Removes a file, a link or an empty directory; `recursive`: all that is in it too."""
+        """Removes a file, a link or an empty directory; `recursive`: with its content."""
         self._portal.run(self._it.rm(path, recursive=recursive, once=once))
 
     def mv(self, path: str, to: str, *, once: str | None = None) -> None:
-        """Gives a file another path, or moves it into a directory; replaces what is there."""
+        """Gives a file another path, or moves it into a directory; an existing file is replaced."""
         self._portal.run(self._it.mv(path, to, once=once))
 
 
@@ -364,17 +370,24 @@ class Session:
         """Signals one process, or the process and all below; gives the number of processes."""
         return self._portal.run(self._it.signal(pid, signal, tree=tree))
 
-    def seize(self) -> Seized:
-        """Takes the turn at once, without the consent of its holder."""
-        return self._portal.run(self._it.seize())
+    def seize(self, *, stop: bool = False) -> Seized:
+        """Takes the turn at once, without the consent of its holder.
 
-    def halt(self) -> Halted:
-        """Stops every process of the session."""
-        return self._portal.run(self._it.halt())
+        `stop`: also stop the processes of the former holder, and refuse its further acts.
+        """
+        return self._portal.run(self._it.seize(stop=stop))
 
-    def resume(self) -> Halted:
-        """Lets a halted session go on."""
-        return self._portal.run(self._it.resume())
+    def halt(self, *, operator: str | None = None) -> Halted:
+        """Stops every process of the session.
+
+        `operator`: only the processes that acts of this operator started; its further acts in the
+        session are refused.
+        """
+        return self._portal.run(self._it.halt(operator=operator))
+
+    def resume(self, *, operator: str | None = None) -> Halted:
+        """Lets a halted session go on; `operator`: only the processes of this operator."""
+        return self._portal.run(self._it.resume(operator=operator))
 
     def rename(self, name: str) -> None:
         """Gives the session another name; its id stays."""
@@ -409,18 +422,30 @@ class Session:
         """
         return self._portal.iterate(self._it.read(start, follow=follow))
 
-    def wait(self, *conditions: str, timeout: float | None = None) -> Waited:
+    def wait(
+        self, *conditions: str, timeout: float | None = None, since: int | str | None = None
+    ) -> Waited:
         """Returns when one of the conditions holds; raises `TimedOut` after `timeout` seconds.
 
-        Conditions: idle, input, secret, exit, command, `text:REGEX`, `port:NUMBER`.
+        Conditions: idle, input, secret, exit, command, `text:REGEX`, `port:NUMBER`. `since`: look
+        for text in the output from there on, and not on the screen. An offset, a reference to a
+        range of output, or the `ref` of a command that runs or has run.
         """
-        return self._portal.run(self._it.wait(*conditions, timeout=timeout))
+        return self._portal.run(self._it.wait(*conditions, timeout=timeout, since=since))
 
     def graph(self) -> Graph:
         """Processes with their operators, open files, sockets and the terminal."""
         return self._portal.run(self._it.graph())
 
-    def log(self, after: int = 0, *, follow: bool = False) -> Generator[dict[str, Any], None, None]:
+    def changes(self) -> Generator[Change, None, None]:
+        """Changes of the graph until the session ends; present processes and ports come first.
+
+        The iteration survives the death of the host: an exit that no host saw comes with an unknown
+        exit code, and no change comes twice.
+        """
+        return self._portal.iterate(self._it.changes())
+
+    def log(self, after: int = 0, *, follow: bool = False) -> Generator[Entry, None, None]:
         """Entries of the record, the oldest first; `follow`: each new entry too."""
         return self._portal.iterate(self._it.log(after, follow=follow))
 
@@ -447,6 +472,85 @@ class Turn:
         return self._portal.run(self._it.hand(operator))
 
 
+class Operators:
+    """The people, agents and services that a machine knows, and the rights of each.
+
+    Every act is signed with the key of this program. `machine`: a paired machine; the empty name is
+    the machine here.
+    """
+
+    def __init__(self, portal: Portal, it: _operators.Operators) -> None:
+        self._portal, self._it = portal, it
+
+    def list(self, machine: str = "") -> builtins.list[Operator]:
+        """All operators that are or were known."""
+        return self._portal.run(self._it.list(machine))
+
+    def show(self, name: str, machine: str = "") -> Operator:
+        """An operator with its keys and envelopes."""
+        return self._portal.run(self._it.show(name, machine))
+
+    def add(
+        self,
+        name: str,
+        *,
+        kind: str = "human",
+        key: str | None = None,
+        hold: float | None = None,
+        machine: str = "",
+    ) -> Operator:
+        """Makes an operator known, without rights; needs the right `manage`.
+
+        `kind`: human, agent or service. `key`: a public key that was made elsewhere. Without it a
+        new key is stored in this home, for `connect(operator=name)`. `hold`: seconds to wait for an
+        approval, if the policy asks for one.
+        """
+        return self._portal.run(self._it.add(name, kind=kind, key=key, hold=hold, machine=machine))
+
+    def grant(
+        self,
+        name: str,
+        rights: str,
+        *,
+        session: str | None = None,
+        expires: float | None = None,
+        commands: Sequence[str] = (),
+        rate: tuple[int, int] | None = None,
+        own_key: bool = False,
+        hold: float | None = None,
+        machine: str = "",
+    ) -> Granted:
+        """Gives some of your own rights to an operator, never more than you have.
+
+        `rights`: read, execute, admin, or single rights, separated by commas. `session`: only on
+        this session. `expires`: after so many seconds. `commands`: only programs of these names,
+        with `run` and `new`. `rate`: at most so many acts in so many seconds. `own_key`: sign the
+        grant with your key; then it needs the right `grant` only, and ends with your rights.
+        """
+        return self._portal.run(
+            self._it.grant(
+                name,
+                rights,
+                session=session,
+                expires=expires,
+                commands=commands,
+                rate=rate,
+                own_key=own_key,
+                hold=hold,
+                machine=machine,
+            )
+        )
+
+    def revoke(
+        self, name: str, *, grants: bool = False, force: bool = False, machine: str = ""
+    ) -> Operator:
+        """Revokes an operator with all its keys, at once and for good.
+
+        `grants`: also the rights that it gave. `force`: also the last operator with `manage`.
+        """
+        return self._portal.run(self._it.revoke(name, grants=grants, force=force, machine=machine))
+
+
 class Client:
     """The sessions and machines that one operator can reach. Use it with `with`."""
 
@@ -455,6 +559,7 @@ class Client:
         self.sessions = Sessions(portal, it.sessions)
         self.machines = Machines(portal, it.machines)
         self.approvals = Approvals(portal, it.approvals)
+        self.operators = Operators(portal, it.operators)
         self.terminal = Terminal(portal, it.terminal)
 
     def __enter__(self) -> Client:
@@ -474,15 +579,13 @@ class Client:
         self._portal.close()
 
     def resolve(self, ref: str) -> Resolved:
-        """What a reference means today: live, ended with a code, or not known any more.
+        """The present meaning of a reference: live, ended with a code, or not known any more.
 
         Asks this machine first, then all known machines; `machine` names the one that knows it.
         """
         return self._portal.run(self._it.resolve(ref))
 
-    def events(
-        self, after: int = 0, *, follow: bool = False
-    ) -> Generator[dict[str, Any], None, None]:
+    def events(self, after: int = 0, *, follow: bool = False) -> Generator[Event, None, None]:
         """Events of the machine, the oldest first; `follow`: each new event too."""
         return self._portal.iterate(self._it.events(after, follow=follow))
 

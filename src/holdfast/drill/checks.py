@@ -40,11 +40,13 @@ async def client_killed(stage: Stage) -> str:
     await stage.until(lambda: stage.events(session, "client.attached"), "client.attached")
     terminal.send_signal(signal.SIGKILL)
     [left] = await stage.until(lambda: stage.events(session, "client.left"), "client.left")
-    expect(left["how"] == "lost", f"client.left says {left['how']}, not lost")
+    expect(left.facts["how"] == "lost", f"client.left says {left.facts['how']}, not lost")
     done = await session.run("echo still here")
     after = await session.info()
     expect(done.output == "still here\n", f"the next client got {done.output!r}")
-    expect(before.pid == after.pid == left["root_pid"], f"pid {before.pid} became {after.pid}")
+    expect(
+        before.pid == after.pid == left.facts["root_pid"], f"pid {before.pid} became {after.pid}"
+    )
     starts = len(await stage.events(session, "session.started"))
     expect(starts == 1, f"{starts} starts")
     return f"pid {after.pid} before and after; client.left how=lost; one start"
@@ -72,7 +74,7 @@ async def host_killed(stage: Stage) -> str:
     starts = len(await stage.events(session, "session.started"))
     expect(starts == 1, f"{starts} starts: something was run again")
     return (
-        f"{len(wanted)} bytes exact over kill -9 of host {host}; term {adopted[-1]['term']}, "
+        f"{len(wanted)} bytes exact over kill -9 of host {host}; term {adopted[-1].facts['term']}, "
         f"pid {after.pid}, one start"
     )
 
@@ -111,7 +113,7 @@ async def two_writers(stage: Stage) -> str:
     expect(seized.previous == FIRST, f"the former holder is {seized.previous}")
     await _refused(session.send("echo late", enter=True), TurnHeld, "the old holder still writes")
     await theirs.turn.release()
-    actors = [entry["actor"] async for entry in session.log()]
+    actors = [entry.actor async for entry in session.log()]
     expect({FIRST, "bob"} <= set(actors), f"the record names {sorted(set(actors))}")
     refused = await stage.events(session, "turn.refused")
     return f"one writer; seize displaced {FIRST}; {len(refused)} turn.refused; both in one record"
@@ -159,10 +161,8 @@ async def poisoned(stage: Stage) -> str:
     await session.run(f"mkdir -p {trap}; cp /bin/true {trap}/deploy; PATH={trap}:$PATH")
     await session.turn.release()
     await (await dave.sessions.get(session.id)).run("deploy")
-    [entry] = [
-        one async for one in session.log() if one["actor"] == "dave" and one["kind"] == "command"
-    ][-1:]
-    named = entry["originators"]
+    theirs = [one async for one in session.log() if (one.actor, one.kind) == ("dave", "command")]
+    named = theirs[-1].originators
     expect(FIRST in named, f"{FIRST} set the trap, and the record names {named}")
     return f"trigger dave, originators {', '.join(named)}"
 
@@ -238,7 +238,7 @@ async def references(stage: Stage) -> str:
         return found.known and found.exit_code == 7
 
     async def recorded(name: str, value: str) -> bool:
-        return any([entry[name] == value async for entry in session.log()])
+        return any([getattr(entry, name) == value async for entry in session.log()])
 
     await stage.until(lambda: recorded("phase", "outcome"), "the host to notice that we left")
     go_on.touch()
@@ -266,7 +266,7 @@ async def heterogeneous(stage: Stage) -> str:
     await stage.command("run", session.id, "--", "echo from-the-cli")
     await seen
     await session.run("echo from-the-sdk")
-    modes = {entry["modality"] async for entry in session.log() if entry["actor"] == stage.first}
+    modes = {entry.modality async for entry in session.log() if entry.actor == stage.first}
     expect({"cli", "sdk"} <= modes, f"the record has the modalities {sorted(modes)}")
     return f"one execution, modalities {', '.join(sorted(modes))} and an attached terminal"
 
@@ -279,7 +279,7 @@ async def keeper_killed(stage: Stage) -> str:
     os.kill(row["keeper"], signal.SIGKILL)
     [lost] = await stage.until(lambda: stage.events(session, "session.lost"), "session.lost")
     await _refused(session.run("true"), NotFound, "a lost session still runs commands")
-    return f"session.lost: {lost['reason']}"
+    return f"session.lost: {lost.facts['reason']}"
 
 
 async def reader_cannot_write(stage: Stage) -> str:

@@ -18,11 +18,12 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from holdfast import home as homes
 from holdfast.home import programs
 from holdfast.sdk.client import Client, connect
+from holdfast.sdk.observed import Event
 from holdfast.sdk.session import Session
 
 T = TypeVar("T")
@@ -155,9 +156,9 @@ class Stage:
 
     # ------------------------------------------------------------ signatures
 
-    async def events(self, session: Session, name: str) -> list[dict[str, Any]]:
+    async def events(self, session: Session, name: str) -> list[Event]:
         found = [event async for event in self.client().events()]
-        return [e for e in found if e["event"] == name and e.get("session") == session.id]
+        return [e for e in found if e.event == name and e.session == session.id]
 
     async def host_pid(self) -> int:
         return int((self.home / "run/host.lock").read_text())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast import home as homes
 from holdfast.client import credential as credentials
@@ -18,9 +19,10 @@ from holdfast.client.environ import CREDENTIAL, for_session, handed_on
 from holdfast.client.everywhere import SEARCH_S, Found, decide
 from holdfast.client.identity import operator_name
 from holdfast.client.link import Link
-from holdfast.core.policy.approvals import Answer
 from holdfast.home import Home, machines
 from holdfast.model.errors import HoldfastError, NotFound
+from holdfast.sdk.observed import Event
+from holdfast.sdk.operators import Operators
 from holdfast.sdk.recovery import advice, for_programs
 from holdfast.sdk.results import (
     Approval,
@@ -33,8 +35,12 @@ from holdfast.sdk.results import (
 )
 from holdfast.sdk.session import Session, entries
 
+if TYPE_CHECKING:
+    from holdfast.core.policy.approvals import Answer
+
 T = TypeVar("T")
 HERE: Final = ""  # the name of this machine
+EVENT_KEYS: Final = ("number", "time", "session", "event")  # before the facts
 
 
 def connect(
@@ -84,6 +90,7 @@ class Client:
         self.sessions: Final = Sessions(self)
         self.machines: Final = Machines(self)
         self.approvals: Final = Approvals(self)
+        self.operators: Final = Operators(self.engine, None if credential else home)
         self.terminal: Final = Terminal(self)
 
     async def __aenter__(self) -> Client:
@@ -106,7 +113,7 @@ class Client:
         await asyncio.gather(*(engine.close() for engine in engines))
 
     async def resolve(self, ref: str) -> Resolved:
-        """What a reference means today: live, ended with a code, or not known any more.
+        """The present meaning of a reference: live, ended with a code, or not known any more.
 
         Asks this machine first, then all known machines; `machine` names the one that knows it.
         """
@@ -118,13 +125,13 @@ class Client:
                     return read(Resolved, answer, machine=name)
         return read(Resolved, body)
 
-    async def events(
-        self, after: int = 0, *, follow: bool = False
-    ) -> AsyncGenerator[dict[str, Any], None]:
+    async def events(self, after: int = 0, *, follow: bool = False) -> AsyncGenerator[Event, None]:
         """Events of the machine, the oldest first; `follow`: each new event too."""
         found = entries(self.engine(HERE), "events", "events", "happened", follow, after)
-        async for event in found:
-            yield event
+        async with contextlib.aclosing(found):
+            async for event in found:
+                facts = {key: event[key] for key in event if key not in EVENT_KEYS}
+                yield read(Event, event, facts=facts)
 
     async def everywhere(
         self, question: Callable[[Engine], Awaitable[T]], wait_s: float = SEARCH_S

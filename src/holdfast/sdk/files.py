@@ -27,7 +27,7 @@ class Files:
         self._transfers = Transfers(engine, session)
 
     async def ls(self, path: str = ".", *, after: str = "", limit: int = 1000) -> list[FileInfo]:
-        """The first entries of a directory by name; `after`: those behind this name."""
+        """The first entries of a directory by name; `after`: the entries behind this name."""
         body = await self._transfers.ask("ls", path=path, after=after, limit=limit)
         return [read(FileInfo, one) for one in body["entries"]]
 
@@ -128,9 +128,9 @@ class Files:
         return read(Transferred, done)
 
     async def rm(self, path: str, *, recursive: bool = False, once: str | None = None) -> None:
-        """Removes a file, a link or an empty directory; `recursive`: all that is in it too."""
+        """Removes a file, a link or an empty directory; `recursive`: with its content."""
         await self._transfers.change("rm", once, path=path, recursive=recursive)
 
     async def mv(self, path: str, to: str, *, once: str | None = None) -> None:
-        """Gives a file another path, or moves it into a directory; replaces what is there."""
+        """Gives a file another path, or moves it into a directory; an existing file is replaced."""
         await self._transfers.change("mv", once, path=path, to=to)

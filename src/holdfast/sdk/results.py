@@ -175,7 +175,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What the session waits for: idle, input, secret, working …, and the foreground program."""
+    """The event that a session waits for: idle, input, secret, working …, and the foreground program."""
 
     for_: str
     why: str = ""
@@ -213,22 +213,17 @@ class Waited:
     foreground: str | None = None
     pid: int | None = None
     actor: str | None = None
+    act: str | None = None
     where: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Seized:
-    """The former holder of the turn, and the state that was inherited with it."""
-
-    previous: str | None
-    turn: TurnState | None = None
-    flushed: bool = False
-    inherits: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Halted:
-    """How the processes were stopped or resumed, and whether every process was reached."""
+    """How the processes were stopped or resumed, and whether every process was reached.
+
+    `operator`: the operator whose processes were stopped; None: the whole session. `left_out`: pid
+    and reason of each process that was not stopped on purpose.
+    """
 
     how: str
     complete: bool
@@ -236,31 +231,22 @@ class Halted:
     processes: tuple[int, ...] = ()
     missed: tuple[int, ...] = ()
     ref: str | None = None
+    operator: str | None = None
+    left_out: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
-    """A process of a session, with the act and the operator that started it."""
+class Seized:
+    """The former holder of the turn, and the state that was inherited with it.
 
-    pid: int
-    ppid: int = 0
-    argv: tuple[str, ...] = ()
-    state: str = ""
-    actor: str | None = None
-    act: str | None = None
-    originators: tuple[str, ...] = ()
-    started: float | None = None
+    `stopped`: how the processes of the former holder were stopped, if that was asked.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """What runs in a session, from the kernel. `raw` has every field of the host's answer."""
-
-    processes: tuple[Process, ...] = ()
-    files: tuple[Mapping[str, Any], ...] = ()
-    sockets: tuple[Mapping[str, Any], ...] = ()
-    terminal: Mapping[str, Any] | None = None
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    previous: str | None
+    turn: TurnState | None = None
+    flushed: bool = False
+    inherits: Mapping[str, Any] = field(default_factory=dict)
+    stopped: Halted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +285,75 @@ class Approval:
     expires_in: float = 0.0
     counts: bool = False
     why_not: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The limits of given rights; None: no such limit. Times are seconds since 1970.
+
+    `commands`: the names of the programs that `run` and `new` may start. `rate`: acts and seconds.
+    """
+
+    session: str | None = None
+    expires: int | None = None
+    not_before: int | None = None
+    commands: tuple[str, ...] | None = None
+    rate: tuple[int, ...] | None = None
+    machine: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Rights that were given to a key of an operator.
+
+    `holder`: the key. `through`: the operators that handed the rights on. `state`: valid, or the
+    reason why the rights do not count.
+    """
+
+    id: str
+    rights: tuple[str, ...]
+    scope: Scope = Scope()
+    holder: str = ""
+    given: int = 0
+    given_by: str = ""
+    through: tuple[str, ...] = ()
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorKey:
+    """A key of an operator, and the device that holds it. Times are seconds since 1970."""
+
+    key: str
+    device: str = ""
+    added: int = 0
+    added_by: str = ""
+    revoked: int | None = None
+    revoked_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator with its keys and given rights. `kind`: human, agent or service."""
+
+    name: str
+    kind: str
+    added: int = 0
+    added_by: str = ""
+    revoked: int | None = None
+    revoked_by: str | None = None
+    keys: tuple[OperatorKey, ...] = ()
+    envelopes: tuple[Envelope, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Rights that were given just now: to the operator `name`, within `scope`."""
+
+    id: str
+    name: str
+    rights: tuple[str, ...]
+    scope: Scope = Scope()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class Running:
     def __init__(self, parts: AsyncGenerator[Part, None], on_held: OnHeld | None = None) -> None:
         self._parts, self._on_held = parts, on_held
         self.ref: str | None = None
-        self.over = False
+        self.over: bool = False
         self._unread: list[Chunk] = []
         self._data: list[bytes] = []
         self._lost = 0

@@ -9,14 +9,15 @@ from typing import Any, Final, Literal
 
 from holdfast.client.engine.engine import Engine
 from holdfast.client.engine.parts import Data, Event, Gap
-from holdfast.model.errors import Busy, Refused, TimedOut, TurnHeld, Unfinished
+from holdfast.core.session.graph_news import GraphNews
+from holdfast.model.errors import Busy, NotFound, Refused, TimedOut, TurnHeld, Unfinished
 from holdfast.sdk.attach import Attachment
 from holdfast.sdk.files import Files
 from holdfast.sdk.forward import Forward
+from holdfast.sdk.observed import Change, Entry, Graph
 from holdfast.sdk.results import (
     Chunk,
     Ended,
-    Graph,
     Halted,
     OnHeld,
     RunResult,
@@ -173,17 +174,29 @@ class Session:
         body = await self._engine.ask("signal", session=self.id, pid=pid, signal=signal, tree=tree)
         return int(body["count"])
 
-    async def seize(self) -> Seized:
-        """Takes the turn at once, without the consent of its holder."""
-        return read(Seized, await self._engine.ask("seize", session=self.id))
+    async def seize(self, *, stop: bool = False) -> Seized:
+        """Takes the turn at once, without the consent of its holder.
 
-    async def halt(self) -> Halted:
-        """Stops every process of the session."""
-        return read(Halted, await self._engine.ask("halt", session=self.id))
+        `stop`: also stop the processes of the former holder, and refuse its further acts.
+        """
+        more = {"stop": True} if stop else {}
+        return read(Seized, await self._engine.ask("seize", session=self.id, **more))
 
-    async def resume(self) -> Halted:
-        """Lets a halted session go on."""
-        return read(Halted, await self._engine.ask("resume", session=self.id))
+    async def halt(self, *, operator: str | None = None) -> Halted:
+        """Stops every process of the session.
+
+        `operator`: only the processes that acts of this operator started; its further acts in the
+        session are refused.
+        """
+        return await self._halting("halt", operator)
+
+    async def resume(self, *, operator: str | None = None) -> Halted:
+        """Lets a halted session go on; `operator`: only the processes of this operator."""
+        return await self._halting("resume", operator)
+
+    async def _halting(self, op: str, operator: str | None) -> Halted:
+        more: dict[str, Any] = {} if operator is None else {"operator": operator}
+        return read(Halted, await self._engine.ask(op, session=self.id, **more))
 
     async def rename(self, name: str) -> None:
         """Gives the session another name; its id stays."""
@@ -230,27 +243,51 @@ class Session:
                 elif isinstance(part, Data):
                     yield Chunk(part.start, part.data)
 
-    async def wait(self, *conditions: str, timeout: float | None = None) -> Waited:
+    async def wait(
+        self, *conditions: str, timeout: float | None = None, since: int | str | None = None
+    ) -> Waited:
         """Returns when one of the conditions holds; raises `TimedOut` after `timeout` seconds.
 
-        Conditions: idle, input, secret, exit, command, `text:REGEX`, `port:NUMBER`.
+        Conditions: idle, input, secret, exit, command, `text:REGEX`, `port:NUMBER`. `since`: look
+        for text in the output from there on, and not on the screen. An offset, a reference to a
+        range of output, or the `ref` of a command that runs or has run.
         """
         fields = {"session": self.id, "for": list(conditions), "timeout": timeout or 0.0}
-        return read(Waited, await self._engine.ask("wait", None, **fields))
+        more = {} if since is None else {"since": str(since)}
+        return read(Waited, await self._engine.ask("wait", None, **fields, **more))
 
     async def graph(self) -> Graph:
         """Processes with their operators, open files, sockets and the terminal."""
         body = await self._engine.ask("graph", session=self.id)
         return read(Graph, body, raw=body)
 
-    async def log(
-        self, after: int = 0, *, follow: bool = False
-    ) -> AsyncGenerator[dict[str, Any], None]:
+    async def changes(self) -> AsyncGenerator[Change, None]:
+        """Changes of the graph until the session ends; present processes and ports come first.
+
+        The iteration survives the death of the host: an exit that no host saw comes with an unknown
+        exit code, and no change comes twice.
+        """
+        known, began = GraphNews(), False
+        stream = self._engine.stream("graph", patient=True, session=self.id, follow=True)
+        async with contextlib.aclosing(stream) as parts:
+            try:
+                async for part in parts:
+                    if not isinstance(part, Event) or part.name not in ("present", "changed"):
+                        continue
+                    began, present = True, part.name == "present"
+                    for change in known.returned(part.body) if present else (part.body,):
+                        if known.is_news(change):
+                            yield read(Change, change)
+            except NotFound:  # the session ended while no host was there
+                if not began:
+                    raise
+
+    async def log(self, after: int = 0, *, follow: bool = False) -> AsyncGenerator[Entry, None]:
         """Entries of the record, the oldest first; `follow`: each new entry too."""
         found = entries(self._engine, "log", "entries", "recorded", follow, after, session=self.id)
         async with contextlib.aclosing(found):
             async for entry in found:
-                yield entry
+                yield read(Entry, entry)
 
 
 class Turn:
@@ -290,7 +327,8 @@ async def entries(
         async with contextlib.aclosing(stream) as parts:
             async for part in parts:
                 if isinstance(part, Event) and part.name == event:
-                    yield part.body["body"]
+                    body = part.body["body"]
+                    yield body.get("entry", body)
         return
     while True:
         page = (await engine.ask(op, after=after, limit=PAGE, **fields))[key]

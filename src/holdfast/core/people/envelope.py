@@ -313,6 +313,28 @@ def delegate(
 # ------------------------------------------------------------ text
 
 
+def delegate_to(
+    private: bytes,
+    held: Iterable[str],
+    keys: Sequence[bytes],
+    wanted: Iterable[str],
+    scope: Scope,
+    nonce: bytes,
+) -> list[str]:
+    """The texts of envelopes that hand rights on to each of these keys.
+
+    The first of the caller's own envelopes (`held`) that allows this is handed on.
+    """
+    why: NotAllowed | None = None
+    for text in held:
+        try:
+            chain = decode(text)
+            return [encode(delegate(private, chain, key, wanted, scope, nonce)) for key in keys]
+        except NotAllowed as e:
+            why = e
+    raise why or NotAllowed("you have no rights to delegate", "ask for them with `grant`")
+
+
 def encode(chain: Sequence[Link]) -> str:
     """Return the chain as one line of text."""
     return ".".join([PREFIX, *(base64url.encode(part) for link in chain for part in link)])

@@ -388,11 +388,10 @@ def _delegated(
     from holdfast.client.identity import identity
     from holdfast.core.people import envelope
     from holdfast.model import signing
-    from holdfast.model.errors import NotAllowed
 
     session = connection.request("get", session=args.session)["id"] if args.session else None
     keys = [
-        one["key"]
+        signing.read(one["key"])
         for one in connection.request("operator.show", name=args.name)["keys"]
         if not one["revoked"]
     ]
@@ -407,20 +406,8 @@ def _delegated(
         rate=(rate[0], rate[1]) if rate else None,
     )
     private = identity(connection.home, connection.key_name, ask).secret()
-    why: NotAllowed | None = None
-    for text in connection.request("envelopes")["envelopes"]:
-        try:
-            return [
-                envelope.encode(
-                    envelope.delegate(
-                        private, envelope.decode(text), signing.read(key), wanted, scope, nonce
-                    )
-                )
-                for key in keys
-            ]
-        except NotAllowed as e:
-            why = e
-    raise why or NotAllowed("you have no rights to delegate", "ask for them with `grant`")
+    held = connection.request("envelopes")["envelopes"]
+    return envelope.delegate_to(private, held, keys, wanted, scope, nonce)
 
 
 def lasting(text: str) -> float:
