@@ -226,7 +226,11 @@ def test_a9_errors_are_typed(hf: Installation) -> None:
     together(work())
 
 
-def test_m_one_command_has_a_session_of_its_own(hf: Installation) -> None:
+def test_m_one_command_has_a_session_of_its_own(
+    hf: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(hf.account))  # no start-up file of this account
+
     async def work() -> None:
         async with client(hf) as c:
             before = {one.id for one in await c.sessions.list(all=True)}
