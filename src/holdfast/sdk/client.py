@@ -12,8 +12,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast import home as homes
-from holdfast.client import credential as credentials
-from holdfast.client import questions
 from holdfast.client.engine.engine import Engine
 from holdfast.client.environ import CREDENTIAL, for_session, handed_on
 from holdfast.client.everywhere import SEARCH_S, Found, decide
@@ -36,6 +34,7 @@ from holdfast.sdk.results import (
 from holdfast.sdk.session import Session, entries
 
 if TYPE_CHECKING:
+    from holdfast.client.credential import Credential
     from holdfast.core.policy.approvals import Answer
 
 T = TypeVar("T")
@@ -64,11 +63,14 @@ def connect(
     """
     if credential is None and home is None and operator is None:
         credential = os.environ.get(CREDENTIAL)
-    with advice():
-        loaded = None if not credential else credentials.load(os.fspath(credential))
+    if credential:
+        from holdfast.client.credential import NOWHERE, load
+
+        with advice():
+            loaded = load(os.fspath(credential))
+        return Client(NOWHERE, operator, modality, start, passphrase, loaded)
     environ = os.environ if home is None else {**os.environ, "HOLDFAST_HOME": home}
-    place = homes.resolve(environ) if loaded is None else credentials.NOWHERE
-    return Client(place, operator, modality, start, passphrase, loaded)
+    return Client(homes.resolve(environ), operator, modality, start, passphrase)
 
 
 class Client:
@@ -81,7 +83,7 @@ class Client:
         modality: str,
         start: bool,
         passphrase: Callable[[str], str] | None,
-        credential: credentials.Credential | None = None,
+        credential: Credential | None = None,
     ) -> None:
         self._credential = credential
         self._home, self._given = home, operator
@@ -166,7 +168,9 @@ class Client:
                     f"the credential is for {held.machine.name}, not for {machine[:80]!a}",
                     "connect() without a credential reaches every machine of a home",
                 )
-            return credentials.link(held, self._modality, self._start, handed_on(os.environ))
+            from holdfast.client.credential import link as link_of
+
+            return link_of(held, self._modality, self._start, handed_on(os.environ))
         away = machines.find(self._home, machine, self._given) if machine else None
         operator = away.operator if away is not None else operator_name(self._given, os.environ)
         link = Link(self._home, operator, self._modality, self._start, self._passphrase, away)
@@ -337,6 +341,8 @@ class Approvals:
         found = (await engine.ask("approvals", id=id))["approvals"]
         if not found:
             raise NotFound(f"no act {id} waits for approval", "approvals.list() has those that do")
+        from holdfast.client import questions
+
         fields = questions.answer(engine.link, found[0], answer)
         await engine.ask(fields.pop("op"), None, **fields)
 

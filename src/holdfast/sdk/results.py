@@ -175,7 +175,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The event that a session waits for: idle, input, secret, working …, and the foreground program."""
+    """The awaited event (idle, input, secret, working …), the reason, the foreground command."""
 
     for_: str
     why: str = ""

@@ -40,6 +40,24 @@ def test_m_the_api_loads_without_a_host_and_without_linux() -> None:
     assert done.returncode == 0, done.stderr
 
 
+# Each costs milliseconds and is loaded by the call that needs it.
+LATE = (
+    *("argparse", "cryptography", "google", "json", "tomllib", "urllib", "websockets"),
+    *("holdfast.client.credential", "holdfast.client.pairing", "holdfast.client.questions"),
+    *("holdfast.core.originators", "holdfast.core.people", "holdfast.core.policy"),
+    *("holdfast.core.sealed", "holdfast.core.shellcode", "holdfast.faces", "holdfast.host"),
+)
+
+
+def test_m_the_import_loads_no_module_that_a_single_call_needs() -> None:
+    text = "import sys, holdfast, holdfast.sync; holdfast.connect; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    loaded = done.stdout.split()
+    assert "holdfast.sdk.session" in loaded, done.stderr
+    early = [one for one in loaded if any(f"{one}.".startswith(f"{late}.") for late in LATE)]
+    assert not early, early
+
+
 def test_the_command_line_does_not_load_the_api() -> None:
     text = "import sys, holdfast.faces.cli.main; print('asyncio' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
