@@ -32,7 +32,7 @@ _NAMES = {
     "sdk.operators": "Operators",
     "sdk.results": """
         Approval Attached Chunk Cursor Ended Envelope FileInfo FileMatch Found Granted Halted
-        Listing Liveness Machine Operator OperatorKey Output Range Resolved RunResult Scope
+        Listing Liveness Machine Operator OperatorKey Output Question Range Resolved RunResult Scope
         Screen Seized Sent SessionInfo Size Transferred TurnState Waited Waiting
     """,
     "sdk.running": "Running",
@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from holdfast.sdk.results import Operator as Operator
     from holdfast.sdk.results import OperatorKey as OperatorKey
     from holdfast.sdk.results import Output as Output
+    from holdfast.sdk.results import Question as Question
     from holdfast.sdk.results import Range as Range
     from holdfast.sdk.results import Resolved as Resolved
     from holdfast.sdk.results import RunResult as RunResult

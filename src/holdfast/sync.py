@@ -446,7 +446,10 @@ class Session:
         return self._portal.iterate(self._it.changes())
 
     def log(self, after: int = 0, *, follow: bool = False) -> Generator[Entry, None, None]:
-        """Entries of the record, the oldest first; `follow`: each new entry too."""
+        """Entries of the record, the oldest first; `follow`: each new entry too.
+
+        `after`: the number of an entry; a negative one begins with that many of the newest.
+        """
         return self._portal.iterate(self._it.log(after, follow=follow))
 
 

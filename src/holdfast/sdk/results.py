@@ -117,7 +117,7 @@ class RunResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Question:
     """The policy asks for an approval of the act: the id of the question, and the reason."""
 
     id: str
@@ -125,7 +125,7 @@ class Held:
     expires_in: float = 0.0
 
 
-OnHeld = Callable[[Held], object]
+OnHeld = Callable[[Question], object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.client.engine.parts import Data, Event, Gap, Part, Reply
 from holdfast.model.errors import TimedOut
-from holdfast.sdk.results import Chunk, Held, OnHeld, Range, RunResult, read
+from holdfast.sdk.results import Chunk, OnHeld, Question, Range, RunResult, read
 
 
 async def began(parts: AsyncGenerator[Part, None], on_held: OnHeld | None = None) -> Running:
@@ -55,7 +55,7 @@ class Running:
         if isinstance(part, Event) and part.name == "began":
             self.ref = part.body.get("ref")
         elif isinstance(part, Event) and part.name == "held" and self._on_held is not None:
-            self._on_held(read(Held, part.body))
+            self._on_held(read(Question, part.body))
         elif isinstance(part, Gap):
             self._lost += part.end - part.start
         elif isinstance(part, Data):

@@ -283,7 +283,10 @@ class Session:
                     raise
 
     async def log(self, after: int = 0, *, follow: bool = False) -> AsyncGenerator[Entry, None]:
-        """Entries of the record, the oldest first; `follow`: each new entry too."""
+        """Entries of the record, the oldest first; `follow`: each new entry too.
+
+        `after`: the number of an entry; a negative one begins with that many of the newest.
+        """
         found = entries(self._engine, "log", "entries", "recorded", follow, after, session=self.id)
         async with contextlib.aclosing(found):
             async for entry in found:
@@ -322,6 +325,11 @@ async def entries(
     engine: Engine, op: str, key: str, event: str, follow: bool, after: int, **fields: Any
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Numbered entries after a number, page by page, or as they come."""
+    if after < 0:
+        page = (await engine.ask(op, after=None, limit=-after, **fields))[key]
+        for entry in page:
+            yield entry
+        after = page[-1].get("seq", page[-1].get("number")) if page else 0
     if follow:
         stream = engine.stream(op, patient=True, after=after, follow=True, **fields)
         async with contextlib.aclosing(stream) as parts:

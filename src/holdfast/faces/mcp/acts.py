@@ -15,7 +15,7 @@ from holdfast.faces.mcp.text import Output
 from holdfast.model.errors import HoldfastError, TurnHeld
 
 if TYPE_CHECKING:
-    from holdfast.sdk.results import Held
+    from holdfast.sdk.results import Question
     from holdfast.sdk.session import Session
 
 ACTS_KEPT: Final = 256  # the newest commands of a server
@@ -41,7 +41,7 @@ class Act:
         self.state = "running"
         self.ref: str | None = None
         self.exit_code: int | None = None
-        self.approval: Held | None = None
+        self.approval: Question | None = None
         self.error: HoldfastError | None = None
         self.output, self.read_to = Output(), 0
         self.changed = ""  # the state of other operators that came with the turn
@@ -56,7 +56,7 @@ class Act:
         self.state = state
         self.news.set()
 
-    def _held(self, held: Held) -> None:
+    def _held(self, held: Question) -> None:
         self.approval = held
         self._become("held")
 

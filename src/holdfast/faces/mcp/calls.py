@@ -17,6 +17,7 @@ from holdfast.faces.mcp.acts import Act, Acts
 from holdfast.faces.mcp.text import cut, hidden
 from holdfast.model.errors import HoldfastError, TimedOut, Usage
 from holdfast.sdk.client import Client
+from holdfast.sdk.observed import Entry
 from holdfast.sdk.recovery import for_programs
 from holdfast.sdk.results import SessionInfo
 from holdfast.sdk.session import Session
@@ -71,8 +72,8 @@ class Calls:
                 if wanted not in self._sessions:
                     found = await (self._client.sessions.get(wanted) if wanted else self._own())
                     self._sessions[wanted] = self._sessions[found.id] = found
-                    async for entry in found.log():  # what came before is not news
-                        self._seen[found.id] = entry_number(entry)
+                    async for entry in found.log(-1):  # what came before is not news
+                        self._seen[found.id] = entry.seq
         return self._sessions[wanted]
 
     async def _own(self) -> Session:
@@ -83,7 +84,7 @@ class Calls:
         """The acts of other operators since the last result, one line each."""
         lines = []
         async for entry in session.log(self._seen.get(session.id, 0)):
-            self._seen[session.id] = entry_number(entry)
+            self._seen[session.id] = entry.seq
             if line := foreign_act(entry, self._operator):
                 lines.append(line)
         left_out = len(lines) - OTHERS_SHOWN
@@ -196,10 +197,8 @@ class Calls:
     ) -> Json:
         at = await self._session(session)
         if pid is None:
-            terminal = (await at.graph()).terminal or {}
-            found = terminal.get("foreground")
-            pid = found.get("pgrp") if isinstance(found, dict) else None
-            state = await self._waiting(at)
+            terminal, state = (await at.graph()).terminal, await self._waiting(at)
+            pid = None if terminal is None else terminal.foreground.pgrp
             if pid is None or state in ("idle", "ended"):
                 return {"state": state, "signalled": 0}
         count = await at.signal(pid, signal, tree=True)
@@ -342,13 +341,12 @@ class Calls:
         self, session: str | None = None, port: int | None = None, wrote: bool = False
     ) -> Json:
         graph = await (await self._session(session)).graph()
-        raw = graph.raw
         listens = [
-            {"pid": one["pid"], "local": one["local"]}
-            for one in raw.get("sockets") or ()
-            if one.get("state") == "listen"
-            and (port is None or str(one["local"]).endswith(f":{port}"))
+            {"pid": one.pid, "local": one.local}
+            for one in graph.sockets
+            if one.state == "listen" and port in (None, one.port)
         ]
+        listening = {row["pid"] for row in listens}
         result: Json = {
             "processes": [
                 {
@@ -359,17 +357,14 @@ class Calls:
                     "operator": one.actor,
                 }
                 for one in graph.processes[:ENTRIES]
-                if port is None or one.pid in {row["pid"] for row in listens}
+                if port is None or one.pid in listening
             ],
             "listens": listens[:ENTRIES],
-            "foreground": (raw.get("terminal") or {}).get("foreground"),
+            "foreground": None if graph.terminal is None else graph.terminal.foreground.command,
         }
         if wrote:
-            result["writes"] = [
-                {"pid": one["pid"], "path": one["path"]}
-                for one in raw.get("files") or ()
-                if "w" in str(one.get("mode", ""))
-            ][:ENTRIES]
+            written = [one for one in graph.files if "w" in one.mode][:ENTRIES]
+            result["writes"] = [{"pid": one.pid, "path": one.path} for one in written]
         return result
 
 
@@ -386,20 +381,12 @@ def refused(error: HoldfastError) -> Json:
     }
 
 
-def entry_number(entry: Any) -> int:
-    return int(entry["seq"] if isinstance(entry, Mapping) else entry.seq)
-
-
-def foreign_act(entry: Any, me: str) -> str:
+def foreign_act(entry: Entry, me: str) -> str:
     """A line about an act of another operator; empty for all other entries."""
-    get: Callable[[str], Any] = (
-        entry.get if isinstance(entry, Mapping) else lambda name: getattr(entry, name, None)
-    )
-    told = get("phase") in ("intent", "fact") and get("actor") not in (me, "host", None)
-    if not told or get("kind") in ("spawn", "keys", "cover"):
+    told = entry.phase in ("intent", "fact") and entry.actor not in (me, "host")
+    if not told or entry.kind in ("spawn", "keys", "cover"):
         return ""
-    content = str(get("content") or "").strip()
-    return f"{get('actor')}: {get('kind')} {content[:200]}".rstrip()
+    return f"{entry.actor}: {entry.kind} {(entry.content or '').strip()[:200]}".rstrip()
 
 
 def _session_row(one: SessionInfo) -> Json:
