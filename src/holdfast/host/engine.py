@@ -107,7 +107,7 @@ class Engine:
             lambda: (self.nursery.pid, *(s.keeper_pid for s in tuple(self.sessions.values()))),
         )
         self.lineages = Lineages(program.replace)
-        self.insiders = Insiders(self.sessions, self.lineages, settings.inside == "allow")
+        self.insiders = Insiders(self.sessions, self.lineages, settings, self.authority)
         self.operator_stops = OperatorStops(self.halter, self.lineages)
         self.counters, self.presence = Counters(), Presence()
         self.background_exits = BackgroundExits(self.lineages, self.journal, database)

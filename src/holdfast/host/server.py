@@ -254,6 +254,8 @@ class Server:
                     )
             if isinstance(about := conn.hello.get("about"), str):
                 await self.engine.adoptions.needed_by({"op": "place", "session": about}, 0)
+            open_here = await self.host.open_keys.has(conn.operator, conn.key)
+            conn.stray = open_here and bool(conn.channel)
             who = authority.who(conn.key)
             if who.name != conn.operator:
                 raise NotAllowed(

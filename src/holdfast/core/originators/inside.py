@@ -30,7 +30,7 @@ ALWAYS: Final = frozenset(("ping", "cover", "detach", "refresh"))
 class Inside(NamedTuple):
     """A client inside a session."""
 
-    session: str  # the reference of the session
+    session: str | None  # the reference of the session; None: any session, or none
     operators: tuple[str, ...]  # who started the client; "unknown" comes last
     act: str | None = None  # the reference of the act that started it
 

@@ -302,7 +302,9 @@ def _inside(e: Json) -> str:
     found = e["facts"].get("inside")
     if not isinstance(found, dict):
         return ""
-    session = str(found.get("session")).removeprefix("hf:").partition("@")[0]
+    if (where := found.get("session")) is None:
+        return "perhaps from inside a session"
+    session = str(where).removeprefix("hf:").partition("@")[0]
     others = [str(one) for one in found.get("operators") or () if one != e["actor"]]
     started = f", started by {', '.join(others)}" if others else ""
     return printable(f"from inside {session}{started}")

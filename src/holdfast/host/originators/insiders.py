@@ -1,28 +1,46 @@
 """Finds clients that run inside a session, and refuses acts in another operator's name (A7).
 
 The kernel names the process of a local client when the client connects. The processes above it are
-read at once, so a client cannot hide by leaving its parent or by cleaning its environment. A client
-that comes through a relay cannot be seen, nor can a program that cron, `at` or a service manager
-starts for a session.
+read at once, so a client cannot hide by leaving its parent or by cleaning its environment. The
+process of a client that comes through a relay is unknown. If a program of this account can read
+that client's key here (`Connection.stray`), the client may run inside any session, and the operator
+who started the client is unknown. A program that cron, `at` or a service manager starts for a
+session cannot be seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from holdfast.core.originators import inside
 from holdfast.core.originators.inside import Inside
 from holdfast.core.originators.lineage import UNKNOWN, Cause
+from holdfast.home.settings import Settings
 from holdfast.host.originators.lineage import Lineages
 from holdfast.host.runtime.connection import Connection
 from holdfast.host.session.session import Session
 from holdfast.model.errors import FromInside
 
 
+class Operators(Protocol):
+    """The machine's operators (host/people/rights.py)."""
+
+    @property
+    def several(self) -> bool: ...
+
+
 class Insiders:
-    def __init__(self, sessions: Mapping[str, Session], lineages: Lineages, allow: bool) -> None:
-        """`allow`: acts in another operator's name are recorded, and not refused."""
-        self._sessions, self._lineages, self._allow = sessions, lineages, allow
+    def __init__(
+        self,
+        sessions: Mapping[str, Session],
+        lineages: Lineages,
+        settings: Settings,
+        operators: Operators,
+    ) -> None:
+        """`settings.inside` may allow acts in another operator's name, which are then recorded."""
+        self._sessions, self._lineages = sessions, lineages
+        self._allow, self._operators = settings.inside == "allow", operators
 
     def session_of(self, conn: Connection) -> Session | None:
         """The innermost session whose process tree contains this client."""
@@ -33,6 +51,8 @@ class Insiders:
 
     def of(self, conn: Connection) -> Inside | None:
         """The session that the client is in, and the operators that started the client."""
+        if conn.stray:
+            return Inside(None, (UNKNOWN.actor,)) if self._operators.several else None
         if (session := self.session_of(conn)) is None:
             return None
         cause = self._cause(session, conn.around)
@@ -41,9 +61,17 @@ class Insiders:
 
     def check(self, conn: Connection, op: str, harmless: bool = False) -> None:
         """Raises FromInside if the client acts in another operator's name."""
-        found = self.of(conn) if conn.around and not self._allow else None
+        found = self.of(conn) if (conn.around or conn.stray) and not self._allow else None
         if found is None or not inside.refuses(found, conn.operator, op, harmless):
             return
+        if found.session is None:
+            raise FromInside(
+                "this client comes through a relay, and its key lies open on this machine: it may "
+                f"run inside a session and cannot act as {conn.operator}",
+                "on this machine use the local host, outside of every session; another machine "
+                "needs a key of its own (`holdfast device add`)",
+                operators=list(found.operators),
+            )
         names = ", ".join(found.others(conn.operator))
         started = "an unknown operator" if names == UNKNOWN.actor else names
         raise FromInside(

@@ -18,6 +18,7 @@ tracing the host: contained sessions do.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from typing import TYPE_CHECKING, Final, Protocol
@@ -67,6 +68,23 @@ def readable(home: Home, operator: str, key: bytes, uid: int) -> bool:
     except OSError:
         return True
     return any(_gives(f"{folder}/{name}", operator, key, uid) for name in names)
+
+
+class OpenKeys:
+    """Keys that code of the host's account could read in this home since the host started.
+
+    The host remembers each such key: the same code may also move the file.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._found: set[bytes] = set()
+
+    async def has(self, operator: str, key: bytes) -> bool:
+        about = (self._home, operator, key, os.geteuid())
+        if key not in self._found and await asyncio.to_thread(readable, *about):
+            self._found.add(key)
+        return key in self._found
 
 
 def _gives(path: str, operator: str, key: bytes, uid: int) -> bool:

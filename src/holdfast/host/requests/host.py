@@ -22,6 +22,7 @@ from holdfast.host.acts.act_context import ProposedAct
 from holdfast.host.acts.door import Act
 from holdfast.host.engine import Engine
 from holdfast.host.lifecycle.names import match_prefix
+from holdfast.host.people.key_exposure import OpenKeys
 from holdfast.host.people.rights import FOREVER, Rights
 from holdfast.host.requests.attention import AttentionWatch
 from holdfast.host.requests.files.workers import Workers
@@ -66,6 +67,7 @@ class Host:
         self.forwards: dict[str, Forward] = {}  # open ones, by id
         self.following = Looks()
         self.file_workers = Workers()
+        self.open_keys = OpenKeys(engine.home)
         self.attention_watch = AttentionWatch(engine)
         self.under_way: Counter[str] = Counter()  # requests that have no answer yet, by handler
         # requests that need a right on a session, or on the machine (None), as long as they run

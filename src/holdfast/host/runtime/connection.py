@@ -50,6 +50,8 @@ class Connection:
         self.client = 0  # the id that the client chose; 0 until the introduction
         self.operator = ""
         self.key = b""  # the operator's key, proved by a signature
+        # A relay's client whose private key programs of this account can read here.
+        self.stray = False
         self.hello: dict[str, Any] = {}  # the client's introduction, not proved yet
         self.challenge: dict[str, Any] = {}
         self.revoking = False  # the client gets an answer even to a revocation of itself
