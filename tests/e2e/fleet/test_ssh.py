@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +15,8 @@ import pytest
 from tests.support.commands.results import the_error
 from tests.support.commands.sshd import Sshd, sshd
 from tests.support.installation import Installation, eventually, installation
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +68,39 @@ def test_t1_a_machine_with_ssh_is_steered_without_a_relay_of_ones_own(
     names = [one["name"] for one in there.ok("device", "--json").json]
     assert len(names) == 2, "this home is a device of the same person"
     eventually(lambda: not tunnels(box), "ssh ends with the command")
+
+
+def test_t1_each_printed_command_leads_a_newcomer_to_a_session_on_a_fresh_machine(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    fresh, laptop = (tmp_path_factory.mktemp(name) for name in ("fresh", "laptop"))
+    config = '[relay]\nlisten = "127.0.0.1:0"\n'
+    with (
+        installation(fresh, config, relay=True) as there,
+        sshd(there.base / "sshd", there.env) as box,
+        installation(laptop) as here,
+    ):
+        here.env["PATH"] = box.path(here.env["PATH"])
+        here.env["USER"] = "somebody"
+
+        def printed(*words: str) -> list[str]:
+            """The command in the last line of the output."""
+            last = here.ok(*words).out.splitlines()[-1]
+            return shlex.split(last.strip().removeprefix("holdfast "))
+
+        new = printed("host", "connect", box.url)
+        assert new == ["new", "127.0.0.1/main"]
+        attach = here.cli("attach", "127.0.0.1/")
+        assert (attach.rc, shlex.join(new) in attach.err) == (3, True), attach
+        terminal = here.attach(*new)
+        terminal.expect("127.0.0.1/main: ")  # the title
+        assert terminal.leave() == 0
+        assert "main" in here.ok(*printed("host", "connect", box.url)).out
+        readme = (ROOT / "README.md").read_text()
+        [words] = re.findall(r"^./holdfast (.* )box/main ", readme, re.M)
+        terminal = here.attach(*words.split(), "127.0.0.1/main")
+        terminal.expect("127.0.0.1/main: ")  # the title
+        assert terminal.leave() == 0
 
 
 def test_t1_connecting_again_changes_nothing(here: Installation, box: Sshd) -> None:

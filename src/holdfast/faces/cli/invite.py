@@ -426,7 +426,7 @@ def join_over_ssh(args: Namespace, way: address.Ssh) -> int:
         raise Usage("--relay and --ca do not apply to ssh://")
     known = ssh_pairing.known(homes.resolve(os.environ), way)
     if known is not None and not args.new_key:
-        said = f"{known.name} is connected already\n  holdfast attach {known.name}/"
+        said = f"{known.name} is connected already\n  holdfast ls {known.name}/"
         return put(args, {"as": known.name, "name": known.operator, "again": True}, said)
     offer = ssh_pairing.offered(way)
     if args.operator not in (None, offer.of):
@@ -477,11 +477,8 @@ def _join(
     if args.json:
         put_json(result)
         return 0
-    seen = [
-        s["name"]
-        for s in connection.request("ls")["sessions"]
-        if s["id"] == result["scope"].get("session")
-    ]
+    sessions = connection.request("ls")["sessions"]
+    seen = [s["name"] for s in sessions if s["id"] == result["scope"].get("session")]
     session = seen[0] if seen else None
     device = f"{result['name']} is in{' already' if result['again'] else ''}: {_a(result['kind'])}"
     if result.get("of"):
@@ -495,13 +492,16 @@ def _join(
     acting = "" if alone else f"--as {result['name']} "
     print(
         f"{device} on {clean(result['host'])}, with {_what(result, session)} from {result['by']}\n"
-        f"  holdfast {acting}"
-        + (
-            f"attach {result['as']}/{session or ''}"
-            if connection.away is not None
-            else f"attach {session}"
-            if session
-            else "ls"
-        )
+        f"  holdfast {acting}{_next(result, session, bool(sessions))}"
     )
     return 0
+
+
+def _next(result: Json, session: str | None, sessions: bool) -> str:
+    """The command that a newcomer can use next; `sessions`: whether the newcomer sees any."""
+    machine = f"{result['as']}/" if "as" in result else ""
+    if session or (machine and sessions):
+        return f"attach {machine}{session or ''}"
+    if machine and (result.get("of") or "new" in result["rights"]):
+        return f"new {machine}main"
+    return f"ls {machine}".rstrip()

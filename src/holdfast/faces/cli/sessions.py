@@ -341,7 +341,8 @@ def _default(connection: Link) -> str:
         return str(last)
     sessions = [s for s in listed["sessions"] if s["state"] in ("live", "detached")]
     if not sessions:
-        raise NotFound("there is no session to attach to", "`holdfast new` makes one")
+        where = "" if connection.away is None else f" {connection.away.name}/main"
+        raise NotFound("there is no session to attach to", f"`holdfast new{where}` makes one")
     return str(max(sessions, key=lambda s: (s["state"] == "detached", s["created"]))["id"])
 
 
