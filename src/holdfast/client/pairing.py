@@ -21,7 +21,7 @@ from holdfast.core.sealed import channel_key, meeting, route
 from holdfast.home import Home, keys, machines
 from holdfast.home.keys import Identity
 from holdfast.home.machines import Machine, Way
-from holdfast.model import address, base64url, ids, signing
+from holdfast.model import address, agreement, base64url, ids, signing
 from holdfast.model.errors import (
     HoldfastError,
     NotAllowed,
@@ -38,13 +38,18 @@ if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
 
 DRAWS = 5  # attempts to find a free id
+INVITE = b"invite/1"  # the purpose of bytes that are derived for a code
 
 
 def invite(link: Link, **wishes: Any) -> tuple[Code, Json]:
-    """A new invitation: the code, which only the caller has, and the host's description."""
+    """A new invitation: the code, which only the caller has, and the host's description.
+
+    Under an idempotency key, the code is derived from that key and the caller's private key. So a
+    retry from a new process asks for the same invitation.
+    """
     link.request("ping")  # connects, so that the machine's key is known
-    for _ in range(DRAWS):
-        code = join_code.make(os.urandom(8))
+    for draw in range(DRAWS):
+        code = join_code.make(os.urandom(8) if link.once is None else _keyed(link, draw))
         verifier = signing.public(join_code.private(code, machine_of(link)))
         try:
             return code, link.request(
@@ -58,6 +63,13 @@ def invite(link: Link, **wishes: Any) -> tuple[Code, Json]:
             if not e.facts.get("taken"):
                 raise
     raise Refused("no free id was found for an invitation", "try again")
+
+
+def _keyed(link: Link, draw: int) -> bytes:
+    """The random bytes of the code for this machine under the idempotency key of the link."""
+    assert link.identity is not None
+    purpose = b"\0".join((INVITE, machine_of(link), b"%d" % draw, str(link.once).encode()))
+    return agreement.derive(link.identity.secret(), purpose)
 
 
 def machine_of(link: Link) -> bytes:

@@ -134,7 +134,10 @@ def intention(op: str, fields: Mapping[str, Any]) -> bytes:
     """The content by which an act and a retry under the same idempotency key are compared.
 
     Of a `new` the surroundings of the client do not count, except variables that it set on purpose.
+    A client computes `expires` from its clock, so only its presence counts.
     """
+    if op in ("invite", "grant") and fields.get("expires") is not None:
+        return _whole(op, {**fields, "expires": True})
     if op != "new":
         return content(op, fields)
     set_here = {name: fields["env"].get(name) for name in fields.get("given") or ()}

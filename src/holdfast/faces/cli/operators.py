@@ -183,9 +183,14 @@ def _passphrase(connection: Link, args: Namespace) -> int:
 
 
 def _new_key(connection: Link, args: Namespace) -> str:
+    """Make the key of a new operator; a retry (`--once`) presents the key of the first attempt."""
     from holdfast.home import keys
     from holdfast.model import signing
 
+    if args.once is not None and any(
+        one.name == args.name for one in keys.listing(connection.home)
+    ):
+        return signing.show(keys.load(connection.home, args.name).public)
     made = keys.make(
         connection.home, args.name, args.kind, time.time(), ask_twice if args.passphrase else None
     )
@@ -335,7 +340,8 @@ def grant(args: Namespace) -> int:
         with contextlib.suppress(OSError):  # it is shown again next time
             os.close(os.open(read, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     where = f" on {args.session}" if args.session else ""
-    until = f" until {_date(expires)}" if expires else ""
+    ends = result["scope"].get("expires")  # of a retry, the end that the first attempt asked for
+    until = f" until {_date(ends)}" if ends else ""
     given = f"{result['name']} may {rights.show(result['rights'])}{where}{until}"
     if made is not None:
         return _put_credential(connection, args, made, result, given)
