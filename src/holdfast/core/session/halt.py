@@ -148,6 +148,10 @@ def flag(events: str, name: str) -> bool:
     return f"{name} 1" in events.splitlines()
 
 
+# Of a plain session at input depth, where the kernel allows the call.
+TYPES_PAST_HOST: Final = "a program can put input into its terminal past the host (TIOCSTI)"
+
+
 def says(contained: bool, how: How) -> str:
     """Return one sentence about isolation and halt for creation and attach (A4, A5, T4)."""
     if contained:

@@ -52,7 +52,7 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from holdfast.core.originators.lineage import SHELL, UNKNOWN, Cause, Member
@@ -63,6 +63,7 @@ from holdfast.core.policy.command_limit import Limit
 from holdfast.core.policy.conditions import Actor, Request
 from holdfast.core.policy.execution import Program
 from holdfast.core.policy.policy import Decision
+from holdfast.core.session.halt import TYPES_PAST_HOST
 from holdfast.host.acts.act_context import (
     attached,
     fingerprinted,
@@ -133,7 +134,7 @@ class ExecGate:
         execs wait in the kernel, and the layout changes when the listener comes.
         """
         asked, why = session.label.get("gate"), str(session.label.get("gate_why", ""))
-        layout = session.layout["says"]
+        layout = dict(session.layout)
         if asked != "exec":
             why = why or "it was made by a release without an exec gate"
             return says("input", why, layout)
@@ -435,14 +436,31 @@ def mode(asked: str | None, configured: str, contained: bool) -> tuple[int, dict
     return keeper_wire.GATE_NONE, {"gate": "input", "gate_why": why}
 
 
-def says(depth: str, why: str, layout: str) -> dict[str, str]:
-    """The facts that ls, view and attach show about the gate, after those about the layout."""
+def says(depth: str, why: str, layout: Mapping[str, str]) -> dict[str, str]:
+    """The facts that ls, who and attach show about the gate, after those about the layout."""
     gate = (
         "every program that starts in it is shown to the policy first"
         if depth == "exec"
         else f"the policy sees what is typed and run, not what programs start in turn: {why}"
     )
-    return {"gate": depth, "gate_says": gate, "says": f"{layout}; {gate}"}
+    if types_past_host({**layout, "gate": depth}):
+        gate += f"; {TYPES_PAST_HOST}"
+    return {"gate": depth, "gate_says": gate, "says": f"{layout['says']}; {gate}"}
+
+
+def types_past_host(layout: Mapping[str, str]) -> bool:
+    """Whether a program of a session may put input into its terminal.
+
+    The filters of contained sessions and of exec depth forbid the call; elsewhere the kernel
+    decides, and never forbids the call to root.
+    """
+    if layout["layout"] == "contained" or layout["gate"] == "exec":
+        return False
+    try:
+        with open("/proc/sys/dev/tty/legacy_tiocsti", "rb") as setting:
+            return setting.read().strip() != b"0" or os.geteuid() == 0
+    except OSError:  # before Linux 6.2
+        return True
 
 
 def _answer(answer: asyncio.Future[tuple[int, int]], listener: int, error: int) -> None:

@@ -188,6 +188,7 @@ def _record_spawn(host: Host, ctx: Context, session: Session, contained: bool) -
         "argv": [a.encode("utf-8", "backslashreplace").decode() for a in argv],
         "layout": "contained" if contained else "plain",
         **({"sees": sees} if (sees := session.label.get("sees")) else {}),
+        **({"tiocsti": "open"} if gate.types_past_host(session.layout) else {}),
         **({"asked": written.hash} if written is not None else {}),
     }
     draft = testimony(conn, session.id, session.record.epoch, "spawn", facts)
