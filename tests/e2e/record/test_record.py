@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,29 @@ def test_p2_the_machines_own_record_names_each_admitted_key_and_its_giver(
     assert fresh.attempt("new", "machine", "--no-attach").rc == 4
     left = [(e["actor"], e["kind"]) for e in log(fresh, made)]
     assert left == [("tester", "spawn"), ("tester", "ended")], "of a session that was forgotten"
+
+
+def test_p2_acts_by_prefix_keys_of_attach_leave_receipts(fresh: Installation) -> None:
+    fresh.ready("work")
+    fresh.ok("halt", "work")
+    terminal = fresh.attach("work")
+
+    def receipt(kind: str) -> bool:
+        """Whether an act of this kind on the session has a receipt."""
+        kept = [
+            json.loads(json.loads(line)["ack"])["hash"]
+            for file in (fresh.home / "receipts").iterdir()
+            for line in file.read_text().splitlines()
+            if '"ack"' in line
+        ]
+        found = {e["hash"]: e["kind"] for e in fresh.ok("log", "work", "--json").records}
+        return any(found.get(one) == kind for one in kept)
+
+    for key, kind in ((b"R", "resume"), (b"a", "turn")):
+        terminal.expect("work: ")  # the title: attach has the terminal
+        terminal.send(b"\x1c" + key)
+        eventually(partial(receipt, kind), f"the receipt of {kind}")
+    assert terminal.leave() == 0
 
 
 def test_p2_receipts_reveal_an_act_that_was_cut_off_with_the_machines_key(

@@ -155,6 +155,15 @@ class SendAct(Effect):
         self.number, self.op, self.fields, self.target = number, op, fields, target
 
 
+class KeepReceipt(Effect):
+    """Keep the machine's acknowledgement of an act."""
+
+    __slots__ = ("recorded",)
+
+    def __init__(self, recorded: Json) -> None:
+        self.recorded = recorded
+
+
 class SendCover(Effect):
     """Sign a range of keys, and send the signature under this number."""
 

@@ -32,6 +32,7 @@ from holdfast.client.attach.events import (
     Finish,
     Found,
     Frame,
+    KeepReceipt,
     Keys,
     Leave,
     Lost,
@@ -315,6 +316,9 @@ class Attachment:
         self.link.acting.sign(effect.op, effect.fields, effect.target)
         self._request(effect.number, {"op": effect.op, **effect.fields})
 
+    def _keep_receipt(self, effect: KeepReceipt) -> None:
+        self.link.keep_receipt(effect.recorded)
+
     def _send_cover(self, effect: SendCover) -> None:
         signed = self.link.acting.cover(effect.target, effect.keys)
         body = {"op": "cover", "session": effect.target.session, "signed": signed}
@@ -467,6 +471,7 @@ class Attachment:
 
 _EFFECTS: dict[type[Effect], Any] = {
     SendAct: Attachment._send_act,
+    KeepReceipt: Attachment._keep_receipt,
     SendCover: Attachment._send_cover,
     SendAnswer: Attachment._send_answer,
     Write: Attachment._write,

@@ -429,6 +429,8 @@ class AttachState:
                 self._type_ahead()
         elif not ok:
             self._say(self._turn.refusal(body))
+        elif "recorded" in body:
+            self._emit(events.KeepReceipt(body["recorded"]))
 
     def _event(self, body: Json) -> None:
         name = body.get("event")
