@@ -36,7 +36,7 @@ from holdfast.host.lifecycle.host_program import HostProgram
 from holdfast.host.lifecycle.last_used import LastUsed
 from holdfast.host.lifecycle.limit_watch import LimitWatch
 from holdfast.host.lifecycle.nursery import Nursery
-from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX, NewSession, plain_for
+from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX, NewSession, closed_to_agents
 from holdfast.host.originators.background_exits import BackgroundExits
 from holdfast.host.originators.further import FurtherFiles
 from holdfast.host.originators.insiders import Insiders
@@ -87,7 +87,8 @@ class Engine:
         self.term = database.next_term()
         machine = keys.machine(home, time.time())
         self.sessions: dict[str, Session] = {}
-        self.authority = Authority(database, machine, self.events.count, plain_for(self.sessions))
+        closed = closed_to_agents(self.sessions)
+        self.authority = Authority(database, machine, self.events.count, closed)
         if recovery_switch.is_off(home):
             self.authority.recovery_is_off()
         self.journal = Journal(database, machine.secret())

@@ -41,9 +41,8 @@ PARTS = Parts(
     OWN,
     OWN,
     WorkTree(APP, f"{APP}/.git"),
-    True,
-    False,
     (Share(f"{HOME}/src"),),
+    WorkTree(APP, f"{APP}/.git"),
 )
 
 
@@ -83,8 +82,9 @@ def test_t4_own_directories_come_from_the_state_and_nothing_else_of_it() -> None
     assert not any(e.source in closed for e in tree.entries)
 
 
-def test_people_can_write_hooks_and_masks_come_after_what_they_cover() -> None:
-    tree = built(PARTS._replace(agent=False, read="/r", written="/w"))
+def test_spared_hooks_stay_writable_and_masks_come_after_what_they_cover() -> None:
+    hooks = (f"{APP}/.git/hooks",)
+    tree = built(PARTS._replace(spared=hooks, read="/r", written="/w"))
     assert f"{APP}/.git/hooks" not in {e.target for e in tree.entries}
     assert masked(tree, [f"{APP}/s"]) == (*tree.entries, Entry(Kind.EMPTY, f"{APP}/s"))
     assert tree.entries[-2:] == (

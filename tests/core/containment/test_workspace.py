@@ -10,10 +10,12 @@ from holdfast.core.containment.entries import Entry, Kind
 from holdfast.core.containment.workspace import (
     Protected,
     WorkTree,
+    cannot_be_fixed,
     entries,
     guards,
     hooks,
     outside,
+    placeholders,
     tool_files,
     work_tree,
 )
@@ -171,6 +173,27 @@ def test_tool_files_can_be_read_only_with_their_directories_pinned() -> None:
         Entry(Kind.FIXED, f"{APP}/.envrc", f"{APP}/.envrc"),
         Entry(Kind.FIXED, f"{APP}/.vscode/tasks.json", f"{APP}/.vscode/tasks.json"),
     ]
+
+
+def test_t4_a_placeholder_takes_the_highest_missing_name() -> None:
+    content = {f"{APP}/.git/HEAD": "x", f"{APP}/.vscode/settings.json": "x", f"{APP}/.envrc": "x"}
+    files, tree = FileTable(content), WorkTree(APP, f"{APP}/.git")
+    found = placeholders(files, tree)
+    assert found[f"{APP}/.vscode/tasks.json"] is None and found[f"{APP}/.claude"] is None
+    assert not {f"{APP}/.envrc", f"{APP}/.vscode", f"{APP}/.claude/settings.json"} & set(found)
+    assert found[f"{APP}/.git/commondir"] == ".\n" and found[f"{APP}/.git/config.worktree"] == ""
+    made = {**content, f"{APP}/.claude": None}
+    assert f"{APP}/.claude/settings.json" in placeholders(FileTable(made), tree)
+    assert placeholders(FileTable(made), tree, (f"{APP}/.claude",)) == found, "of another session"
+
+
+@pytest.mark.parametrize("name", [".envrc", ".vscode", ".git/config"])
+def test_t4_a_tool_file_behind_a_link_cannot_be_fixed(name: str) -> None:
+    content = {f"{APP}/.git/HEAD": "x", f"{APP}/.idea/workspace.xml": "x"}
+    files, tree = FileTable(content), WorkTree(APP, f"{APP}/.git")
+    assert cannot_be_fixed(files, tree) == ""
+    files.content[f"{APP}/{name}"] = "-> elsewhere"
+    assert cannot_be_fixed(files, tree) == f"{APP}/{name}"
 
 
 def test_tool_files_of_a_linked_work_tree_are_those_of_its_git_directories() -> None:

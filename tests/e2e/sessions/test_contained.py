@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands.attached import attached
 from tests.support.installation import Installation, eventually, installation
 from tests.support.ordinary_user import ordinary_user
 
@@ -36,7 +37,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         (made.account / ".ssh").mkdir()
         (made.account / ".ssh" / "id_ed25519").write_text("a key")
         made.ok("up", "--detach")
-        made.people("bot", rights="execute,observe", kind="agent")
+        made.people("bot", rights="execute,observe", kind="agent", plain=False)
         yield made
 
 
@@ -149,6 +150,50 @@ def test_an_agents_path_comes_from_the_host(house: Installation) -> None:
     house.ok("end", "has")
 
 
+MOVE_HOOKS = (
+    "mv .git/hooks .git/h; mkdir -p .git/hooks; mv .git git; echo evil >.git/hooks/pre-commit; "
+    "ln -s /bin/true .git/hooks/post-commit; true"
+)
+
+
+@pytest.mark.parametrize("how", ["workspace", "share"])
+def test_t4_an_agent_in_a_persons_session_leaves_no_git_hook(house: Installation, how: str) -> None:
+    app = house.base / "work" / "app"
+    words = ("--cwd", str(app)) if how == "workspace" else ("--cwd", "/tmp", "--share", f"{app}:rw")
+    house.ready(how, "--contained", *words)
+    house.ok("turn", how, "release")
+    before = sorted(os.listdir(app / ".git" / "hooks"))
+    if how == "workspace":
+        text = "(echo evil >.git/hooks/pre-commit) 2>&1"
+        done = house.cli("--as", "bot", "run", how, "--hold", "0.2", "--", text)
+        assert "ead-only" in done.out, done
+    inside(house, how, f"cd {app}; {MOVE_HOOKS}")  # the agent's would be asked about
+    assert sorted(os.listdir(app / ".git" / "hooks")) == before
+    house.ok("end", how)
+
+
+def test_t4_hooks_that_a_person_shares_by_name_close_the_session_to_agents(
+    house: Installation,
+) -> None:
+    hooks = house.base / "work" / "app" / ".git" / "hooks"
+    words = ("--cwd", str(house.base / "work" / "app"), "--share", f"{hooks}:rw")
+    made = house.new("writes", "--contained", *words)
+    assert "agents cannot act here" in made["sees"]
+    house.wait("writes", "idle")
+    inside(house, "writes", "touch .git/hooks/of-the-person")
+    assert (hooks / "of-the-person").exists()
+    house.ok("turn", "writes", "release")
+    refused = house.cli("--as", "bot", "run", "writes", "--", "touch .git/hooks/of-the-agent")
+    assert refused.rc == 255 and "git hooks" in refused.err, refused
+    assert not (hooks / "of-the-agent").exists()
+    house.ok("end", "writes")
+    refused = house.cli("--as", "bot", "new", "asks", "--no-attach", *words)
+    house.wait("asks", "idle")
+    inside(house, "asks", "touch .git/hooks/of-the-agent")
+    assert not (hooks / "of-the-agent").exists()
+    house.ok("end", "asks")
+
+
 def test_what_peoples_tools_execute_is_named_at_the_end(house: Installation) -> None:
     app = house.base / "work" / "app"
     house.ok("--as", "bot", "new", "edits", "--no-attach", "--cwd", str(app))
@@ -179,6 +224,7 @@ def test_t4_sockets_in_the_workspace_take_no_orders(house: Installation) -> None
 
 
 def test_t4_attaching_hands_no_ssh_agent_to_a_contained_session(house: Installation) -> None:
+    """Nor does attaching to an agent's own session. A person's plain session gets the socket."""
     path = str(house.base / "agent")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
@@ -188,7 +234,16 @@ def test_t4_attaching_hands_no_ssh_agent_to_a_contained_session(house: Installat
         assert "SSH_AUTH_SOCK" not in inside(house, "closed", "env")
         house.ready("open", "--contained", "--cwd", "/tmp", "--door", "ssh-agent", env=env)
         assert "/run/doors/ssh-agent" in inside(house, "open", "env; test -S $SSH_AUTH_SOCK")
-        house.ok("end", "closed", "open")
+        house.ok("end", "open")
+        house.ok("--as", "bot", "new", "theirs", "--no-attach", "--cwd", "/tmp")
+        house.ready("plain", "--plain", "--cwd", "/tmp")
+        for name, handed in (("closed", False), ("theirs", False), ("plain", True)):
+            house.wait(name, "idle")
+            attached(house, name, env=env, see="").leave()
+            link = house.home / "run" / "s" / house.get(name)["id"] / "agent.sock"
+            assert link.is_symlink() == handed, name
+            assert (path in inside(house, name, "readlink $SSH_AUTH_SOCK")) == handed, name
+        house.ok("end", "closed", "theirs", "plain")
 
 
 def test_directories_of_a_session_that_died_with_its_host_are_removed(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.containment import tree
 from holdfast.core.containment.entries import Entry, Kind
 from holdfast.home import Home
 from holdfast.home.settings import Settings
@@ -388,6 +389,34 @@ def test_t4_an_agent_that_starts_above_repositories_cannot_write_their_hooks(
     monkeypatch.setattr(walk, "FOUND_MAX", 0)
     with pytest.raises(Refused, match="too large to look through"):
         built(home, wanted, config)
+
+
+def test_t4_a_persons_session_whose_hooks_cannot_be_kept_is_closed_to_agents(
+    home: Home, account: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = account / "src" / "app"
+    hooks = app / ".git" / "hooks"
+    hooks.mkdir(parents=True)
+    (app / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    wanted = plan.Wanted(str(app), {}, human=True)
+    made = built(home, wanted)
+    assert made.hooks_fixed and mounts(made)[str(hooks)].kind == wire.MOUNT_FIXED
+    named = plan.Wanted(str(app), {}, human=True, share=[f"{hooks}:rw"])
+    made = built(home, named)
+    assert not made.hooks_fixed and mounts(made)[str(hooks)].kind == wire.MOUNT_WRITE
+    assert any("agents cannot act here" in note for note in made.notes)
+    with monkeypatch.context() as patch:
+        patch.setattr(walk, "POINTERS_MAX", -1)
+        made = built(home, wanted)
+        assert not made.hooks_fixed and any("too large" in note for note in made.notes)
+    with monkeypatch.context() as patch:
+        patch.setattr(tree, "ENTRIES_MAX", len(built(home, wanted).containment.mounts) - 1)
+        made = built(home, wanted)
+        assert not made.hooks_fixed and str(hooks) not in mounts(made)
+    hooks.rmdir()
+    hooks.symlink_to(app)
+    made = built(home, wanted)
+    assert not made.hooks_fixed and any("not a directory" in note for note in made.notes)
 
 
 def test_shares_are_added_and_checked(home: Home, account: Path, listening: str) -> None:

@@ -79,6 +79,9 @@ class Lab(Installation):
         super().__init__(base, home=base / "user/.local/state/holdfast")
         self.began, self.damaged = time.time(), False
         self.project = self.user / "project"
+        # With writable hooks, programs may also make mount namespaces: the weakest walls.
+        hooks = f"{self.project}/.git/hooks:rw"
+        self.workspace = ("--cwd", str(self.project), "--share", hooks)
         self.environment = self.user / ".local/share/uv/tools/holdfast"
         self.bin = self.user / ".local/bin"
         del self.env["HOLDFAST_HOME"], self.env["PYTHONPATH"]
@@ -326,7 +329,7 @@ def halted_and_resumed(lab: Lab, name: str, meanwhile: Callable[[], None] | None
 def session(lab: Lab, *more: str) -> Iterator[str]:
     """Another contained session, for attacks that would spoil the common one."""
     name = f"s{secrets.token_hex(3)}"
-    lab.new(name, "--contained", *more, "--cwd", str(lab.project), "--", "bash")
+    lab.new(name, "--contained", *more, *lab.workspace, "--", "bash")
     lab.wait(name, "idle")
     try:
         yield name
@@ -344,7 +347,7 @@ def containment_lab() -> Iterator[Lab]:
         made = Lab(base)
         try:
             made.ok("up", "--detach", env={"OF_THE_HOST": SECRET})
-            made.new("lab", "--contained", "--cwd", str(made.project), "--", "bash")
+            made.new("lab", "--contained", *made.workspace, "--", "bash")
             made.wait("lab", "idle")
             yield made
         finally:

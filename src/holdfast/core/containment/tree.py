@@ -23,8 +23,9 @@ class Parts(NamedTuple):
     """All decisions about a session. Paths are without links.
 
     `own`: the directory that ends with the session; `files`: of home and temporary files.
-    `read`, `written`: the directories of the session's shell files that the host and that the
-    session writes.
+    `guarded`: the workspace and the repositories whose hooks are read-only, except for `spared`;
+    so are the files in `fixed`. `read`, `written`: the directories of the session's shell files
+    that the host and that the session writes.
     """
 
     protected: Protected
@@ -33,9 +34,10 @@ class Parts(NamedTuple):
     own: str
     files: str
     tree: WorkTree | None
-    agent: bool
-    read_only: bool
     share: Sequence[Share]
+    guarded: WorkTree | None = None
+    fixed: Sequence[str] = ()
+    spared: Sequence[str] = ()
     doors: Sequence[Entry] = ()
     read: str = ""
     written: str = ""
@@ -97,9 +99,8 @@ def assemble(files: Files, parts: Parts) -> Tree:
     own += [Entry(Kind.WRITE, target, f"{parts.files}/{name}") for target, name in places]
     layers = _from_the_top([*own, *found, *shared, *workspace])
     entries = [*base, *layers, *system_tables.linked_files(files, [*base, *shared])]
-    if parts.tree is not None and parts.agent:
-        fixed = workspaces.tool_files(files, parts.tree) if parts.read_only else ()
-        entries += workspaces.guards(files, parts.tree, fixed, writable)
+    if parts.guarded is not None:
+        entries += workspaces.guards(files, parts.guarded, parts.fixed, writable, parts.spared)
     entries += parts.doors
     if parts.read:
         entries.append(Entry(Kind.READ, RUNTIME, parts.read))

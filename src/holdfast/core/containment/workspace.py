@@ -13,7 +13,7 @@ the workspace alone opens nothing.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.core.containment.entries import Entry, Files, Kind, shares, within
@@ -57,9 +57,12 @@ class Protected(NamedTuple):
 
 
 class WorkTree(NamedTuple):
-    """A workspace. `git`: the git directory, or the common directory of a linked work tree, with
-    `linked`, the entry of the work tree there. `nested`: other git directories in the workspace.
-    `others`: entries of linked work trees that lie outside. `pointers`: files named .git."""
+    """A workspace; `top` is "" if there is none.
+
+    `git`: the git directory, or the common directory of a linked work tree, with `linked`, the
+    entry of the work tree there. `nested`: other git directories in the workspace. `others`:
+    entries of linked work trees that lie outside. `pointers`: files named .git.
+    """
 
     top: str
     git: str = ""
@@ -181,11 +184,16 @@ def _modules(files: Files, top: str, depth: int) -> list[str]:
 
 
 def guards(
-    files: Files, tree: WorkTree, read_only: Iterable[str], writable: Sequence[str]
+    files: Files,
+    tree: WorkTree,
+    read_only: Iterable[str],
+    writable: Sequence[str],
+    spared: Container[str] = (),
 ) -> list[Entry]:
-    """The entries that keep an agent's session from what the human's git executes later.
+    """The entries that keep a session from what the human's git executes later.
 
-    `writable` are the workspace and the directories that are shared to be written.
+    `writable` are the workspace and the directories that are shared to be written. `spared` are
+    hooks that stay writable, because a person shares them by name.
 
     The hooks are read-only, and so are the paths of `read_only` that exist. Every directory between
     such a path and the workspace becomes a mount point, because a mount point cannot be renamed in
@@ -193,7 +201,8 @@ def guards(
     The objects of a repository become a mount point too: objects and hooks together tell the next
     session that the directory is a repository.
     """
-    fixed = [place for place in hooks(files, tree) if files.kind(place) == "dir"]
+    kept = (place for place in hooks(files, tree) if place not in spared)
+    fixed = [place for place in kept if files.kind(place) == "dir"]
     links = (f"{one}/{name}" for one in tree.others for name in LINK_FILES)
     fixed += [place for place in links if files.kind(place) == "file"]
     fixed += [place for place in read_only if files.kind(place) in ("dir", "file")]
@@ -229,7 +238,41 @@ def tool_files(files: Files, tree: WorkTree) -> list[str]:
     places = [*([tree.linked] if tree.linked else []), *tree.others]
     places += repositories(files, tree)
     found = [f"{git}/{name}" for git in places for name in GIT_FILES]
-    found += [f"{tree.top}/{name}" for name in TOOL_FILES]
-    if not tree.git or tree.linked:  # a file or a link that can name a different git directory
-        found.append(f"{tree.top}/.git")
+    if tree.top:
+        found += [f"{tree.top}/{name}" for name in TOOL_FILES]
+        if not tree.git or tree.linked:  # a file or a link that can name a different git directory
+            found.append(f"{tree.top}/.git")
     return list(dict.fromkeys((*found, *tree.pointers)))
+
+
+def placeholders(files: Files, tree: WorkTree, made: Container[str] = ()) -> dict[str, str | None]:
+    """What takes the names of absent tool files, so that a read-only mount can cover each name.
+
+    The value is the content of a file, or None for an empty directory. git does not list empty
+    directories, so no `git add` takes them. A git directory has no such rule: there an empty
+    `config.worktree` and a `commondir` with `.` mean the same to git as none. `made`: placeholders
+    that exist already. A rebase would fail at a placeholder, so `rebase-merge` has none.
+    """
+    found = dict[str, str | None]()
+    for git in repositories(files, tree):
+        found |= {f"{git}/commondir": ".\n", f"{git}/config.worktree": ""}
+    for link in (*tree.others, *([tree.linked] if tree.linked else [])):
+        found[f"{link}/config.worktree"] = ""
+    for name in TOOL_FILES if tree.top else ():
+        place = tree.top
+        for part in name.split("/"):
+            place = f"{place}/{part}"
+            if files.kind(place) != "dir" or place in made:
+                break
+        found[place] = None
+    return {place: text for place, text in found.items() if place in made or not files.kind(place)}
+
+
+def cannot_be_fixed(files: Files, tree: WorkTree) -> str:
+    """A tool file behind a link, which no mount can cover; "" if there is none."""
+    for path in tool_files(files, tree):
+        top = next((one for one in (tree.top, tree.git) if one and within(path, one)), path)
+        for place in (*_between(top, path), path):
+            if files.kind(place) == "link":
+                return place
+    return ""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.core.originators.lineage import UNKNOWN
 from holdfast.core.record.record import host_fact
 from holdfast.host.lifecycle import prepare
-from holdfast.host.lifecycle.contained import tool_files
+from holdfast.host.lifecycle.contained import own_directories, tool_files
 from holdfast.host.runtime.notify import log_errors
 from holdfast.host.storage import store
 from holdfast.model.errors import Unavailable
@@ -135,7 +135,8 @@ async def changed_tool_files(threads: Threads, home: Home, session_id: str) -> l
     """
 
     def compare() -> list[str]:
-        return tool_files.changed(tool_files.load(f"{home.run}/{prepare.HOST_ONLY}/{session_id}"))
+        before = tool_files.load(f"{home.run}/{prepare.HOST_ONLY}/{session_id}")
+        return tool_files.changed(before, own_directories.placed(home)) if before else []
 
     with contextlib.suppress(TimeoutError):
         return await asyncio.wait_for(threads.of(session_id, compare), COMPARE_S)

@@ -49,6 +49,14 @@ PATH_CHARS: Final = 256
 TOKEN_CHARS: Final = 64
 GIVEN_MAX: Final = 32
 SEES_CHARS: Final = 1024
+HOOKS_WRITABLE: Final = "writable"  # in the session's label
+PLAIN_SESSION: Final = (
+    "this is a plain session: an agent here could read the files and keys of the account"
+)
+WRITABLE_SESSION: Final = (
+    "the git hooks of this session can be written: an agent here could leave a program that your "
+    "git executes later"
+)
 DECIDE_S: Final = 10.0  # for the file systems of a request to answer
 
 
@@ -187,19 +195,21 @@ async def _built(
     return built
 
 
-def plain_for(sessions: Mapping[str, Session]) -> Callable[[str, str], bool]:
-    """A function: is this a plain session that this operator did not make?
+def closed_to_agents(sessions: Mapping[str, Session]) -> Callable[[str, str], str]:
+    """A function: why an agent needs the right `plain` to act in a session, or "".
 
     A plain session of an agent was approved by a person or by the policy.
     """
 
-    def plain(session_id: str, operator: str) -> bool:
+    def why(session_id: str, operator: str) -> str:
         session = sessions.get(session_id)
-        if session is None or session.layout.get("layout") == "contained":
-            return False
-        return session.label.get("by") != operator
+        if session is None or session.label.get("by") == operator:
+            return ""
+        if session.layout.get("layout") != "contained":
+            return PLAIN_SESSION
+        return WRITABLE_SESSION if session.label.get("hooks") == HOOKS_WRITABLE else ""
 
-    return plain
+    return why
 
 
 def sees(label: Mapping[str, Any]) -> dict[str, str]:
@@ -284,6 +294,8 @@ async def prepare(
             label["kept"] = built.kept
         if built.bounds:
             label["bounds"] = built.bounds
+        if not built.hooks_fixed:
+            label["hooks"] = HOOKS_WRITABLE
     if launched.kind is not None:
         label |= {"files": place, "marks": TAGGED}
     gate, gated = execgate.mode(request.gate, settings.gate, contained)

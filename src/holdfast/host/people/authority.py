@@ -55,13 +55,15 @@ class Authority(Rights):
         store: Store,
         machine: Identity,
         noted: Callable[[str], None] = lambda event: None,
-        plain_for: Callable[[str, str], bool] = lambda session, operator: False,
+        closed_to_agents: Callable[[str, str], str] = lambda session, operator: "",
     ) -> None:
         """Reads the store in this thread, so it must be made before the store's own thread starts.
 
         `noted` is called for each event that was written with a change.
         """
-        super().__init__(operator_rows.load(store, machine.public), machine.public, plain_for)
+        super().__init__(
+            operator_rows.load(store, machine.public), machine.public, closed_to_agents
+        )
         self._private, self._store = machine.secret(), store
         self._serially, self.noted = SerialTasks(), noted
         self.on_recovered: list[Callable[[], None]] = []  # called after every recovery

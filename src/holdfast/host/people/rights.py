@@ -42,10 +42,10 @@ class Rights:
         self,
         roster: Roster,
         machine: bytes,
-        plain_for: Callable[[str, str], bool] = lambda session, operator: False,
+        closed_to_agents: Callable[[str, str], str] = lambda session, operator: "",
     ) -> None:
-        """`plain_for`: is this a plain session that this operator did not make?"""
-        self.machine, self._roster, self._plain_for = machine, roster, plain_for
+        """`closed_to_agents`: why this agent needs PLAIN in this session, or ""."""
+        self.machine, self._roster, self._closed_to_agents = machine, roster, closed_to_agents
         self.way_back = RECOVER  # the advice for a machine whose operators are gone
         self._held: dict[bytes, list[Held]] = {}
         for held in roster.held:
@@ -297,8 +297,8 @@ class Rights:
         who = self._roster.operators[known.operator] if known is not None else None
         if session is None or who is None or who.kind != "agent":
             return FOREVER
-        bound = self._plain_for(session, who.name)
-        return self.until(key, rights.PLAIN, session, now) if bound else FOREVER
+        closed = self._closed_to_agents(session, who.name)
+        return self.until(key, rights.PLAIN, session, now) if closed else FOREVER
 
     def _could(self, held: Held, right: str, session: str | None, now: float) -> bool:
         """Whether the envelope allows the right there now, commands and rates aside."""
@@ -328,9 +328,9 @@ class Rights:
         operator = self.who(key)
         steers = self._steers_until(key, session, now) if right in rights.STEERS else FOREVER
         if steers <= now:
+            closed = self._closed_to_agents(session or "", operator.name)
             raise NotAllowed(
-                f"{operator.name} is an agent, and this is a plain session: an agent here "
-                "could read the files and keys of the account",
+                f"{operator.name} is an agent, and {closed}",
                 "work in a contained session (`holdfast new --contained`), or a person allows it: "
                 f"`holdfast grant {operator.name} --rights plain --session SESSION`",
                 operator=operator.name,

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from holdfast.core.containment import git_identity, variables
 from holdfast.home import Home
-from holdfast.host.lifecycle.contained import removal
+from holdfast.host.lifecycle.contained import placeholders, removal
 from holdfast.host.lifecycle.contained.disk import Disk
 from holdfast.host.runtime.threads import Pool
 
@@ -52,6 +52,11 @@ def kept_name(operator: str, name: str) -> str:
 def kept_home(home: Home, operator: str, name: str) -> str:
     """The directory of a kept home."""
     return f"{home.state}/{KEPT}/{kept_name(operator, name)}"
+
+
+def placed(home: Home) -> dict[str, str | None]:
+    """The placeholders of all sessions."""
+    return placeholders.known(f"{home.state}/{CONTAINED}")
 
 
 def make(place: Own, uid: int, account_home: str, closed: str) -> list[str]:
@@ -173,4 +178,5 @@ class OwnDirectories:
 
 
 def _remove(paths: list[str]) -> int:
+    placeholders.remove(paths[0])
     return sum(map(removal.remove, paths))

@@ -8,7 +8,6 @@ source, so a directory that is exchanged for a link between the two steps is ref
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pwd
 import sys
@@ -26,6 +25,7 @@ from holdfast.core.containment.workspace import Protected, WorkTree
 from holdfast.host.lifecycle.contained import (
     doors,
     own_directories,
+    placeholders,
     tool_files,
     walk,
 )
@@ -111,7 +111,8 @@ class Decision:
 class Built:
     """A tree that the keeper can assemble. `says`: one line. `kept`: where the home stays.
 
-    `provided`: the files that the host wrote into the session's home.
+    `provided`: the files that the host wrote into the session's home. `hooks_fixed`: no git hook
+    that is shown can be written.
     """
 
     containment: wire.Containment
@@ -124,6 +125,7 @@ class Built:
     watched: dict[str, str] = field(default_factory=dict)
     bounds: dict[str, object] = field(default_factory=dict)
     provided: tuple[str, ...] = ()
+    hooks_fixed: bool = True
 
 
 def account_home(environment: Mapping[str, str]) -> str:
@@ -279,21 +281,51 @@ def _looked_through(
 
 
 def _guarded(files: Disk, found: WorkTree, walked: walk.Found, writable: Sequence[str]) -> WorkTree:
-    """An agent's workspace with all repositories. Each gets a directory for hooks."""
+    """The workspace with all repositories. Each gets a directory for hooks."""
+    if not writable:
+        return found
     if not walked.complete:
         raise Refused(
-            f"{found.top} is too large to look through for repositories, whose hooks must be kept "
-            f"from agents: more than {walk.AGENT_ENTRIES_MAX} entries, or more than "
-            f"{walk.FOUND_MAX} repositories, linked work trees or sockets",
+            f"{writable[0]} is too large to look through for repositories, whose hooks"
+            f" must be kept from agents: more than {walk.ENTRIES_MAX} entries, more than "
+            f"{walk.FOUND_MAX} repositories, linked work trees or sockets, or more than "
+            f"{walk.POINTERS_MAX} files named .git",
             "start the session in the directory of a project (`--cwd DIR`), remove old sockets, or "
             "let a person make the session",
         )
     found = found._replace(nested=tuple(_within(walked.repositories, writable)))
     for place in workspaces.hooks(files, found):
-        with contextlib.suppress(FileExistsError):
+        try:
             os.mkdir(place, 0o755)
+        except OSError as e:
+            if e.errno not in placeholders.CANNOT:
+                raise
     _check_hooks(files, found)  # again: the policy may have asked meanwhile
     return found
+
+
+def _fixed(files: Disk, base: str, found: WorkTree) -> list[str]:
+    """The tool files that become read-only; absent ones get placeholders."""
+    if link := workspaces.cannot_be_fixed(files, found):
+        raise Refused(
+            f"{link} is a link, so it cannot be kept from agents",
+            'replace it with a file, or set `contain.tool_files = "list"`',
+        )
+    return [*workspaces.tool_files(files, found), *placeholders.make(base, found)]
+
+
+def _spared(files: Disk, found: WorkTree, parts: tree.Parts) -> list[str]:
+    """The hooks that a person shares to be written, by name."""
+    shared = {share.path for share in parts.share if share.writable}
+    return [place for place in workspaces.hooks(files, found) if place in shared]
+
+
+def _assembled(
+    files: Disk, parts: tree.Parts, walked: walk.Found
+) -> tuple[tree.Tree, tuple[Entry, ...]]:
+    made = tree.assemble(files, parts)
+    behind = walk.find(list(made.tools), walk.TOOL_ENTRIES_MAX)
+    return made, tree.masked(made, (*walked.paths, *behind.paths))
 
 
 def _within(places: Iterable[str], tops: Sequence[str]) -> list[str]:
@@ -324,33 +356,39 @@ def build(
         os.path.realpath(own.base),
         os.path.realpath(own.files),
         found,
-        not wanted.human,
-        decision.read_only,
         decision.terms.share,
         doors=(*opened.entries, *(Entry(Kind.READ, *place) for place in resolver)),
         read=os.path.realpath(directories.readable),
         written=os.path.realpath(directories.writable),
     )
     shown = tree.shown_trees(parts)
-    most = walk.ENTRIES_MAX if wanted.human else walk.AGENT_ENTRIES_MAX
-    walked = walk.find(shown, most)
-    if found is not None:
-        writable = [entry.target for entry in workspaces.entries(found)]
-        writable += [share.path for share in parts.share if share.writable]
-        found = _looked_through(files, found, walked, writable)
+    walked = walk.find(shown)
+    writable = [entry.target for entry in workspaces.entries(found)] if found is not None else []
+    writable += [share.path for share in parts.share if share.writable]
+    looked = _looked_through(files, found or WorkTree(""), walked, writable)
+    open_hooks = ""
+    try:
+        looked = _guarded(files, looked, walked, writable)
+        fixed = _fixed(files, own.base, looked) if decision.read_only else []
+        spared = _spared(files, looked, parts) if wanted.human else []
+        if spared:
+            open_hooks = f"{words.short(spared[0], paths.home)} is shared to be written"
+        guarded = parts._replace(guarded=looked, fixed=fixed, spared=spared)
+        made, entries = _assembled(files, guarded, walked)
+    except Refused as e:
         if not wanted.human:
-            found = _guarded(files, found, walked, writable)
-        parts = parts._replace(tree=found)
-    made = tree.assemble(files, parts)
-    behind = walk.find(list(made.tools), walk.TOOL_ENTRIES_MAX)
-    entries = tree.masked(made, (*walked.paths, *behind.paths))
+            raise
+        open_hooks = e.message
+        made, entries = _assembled(files, parts, walked)
     notes = [decision.note, opened.warning, decision.open_network]
+    if open_hooks:
+        notes.append(f"git hooks can be written, so agents cannot act here: {open_hooks}")
     if net == OWN and (name := network.proxy_on_loopback(outer)):
         notes.append(f"{name} leads to the machine's loopback, which is out of reach")
     if not walked.complete:
         notes.append(
             f"sockets in {words.short(shown[0], paths.home)} may be reachable: it has more than "
-            f"{most} entries, or more than {walk.FOUND_MAX} sockets"
+            f"{walk.ENTRIES_MAX} entries, or more than {walk.FOUND_MAX} sockets"
         )
     env = variables.inside(
         {"PATH": outer.get("PATH", ""), **wanted.env},
@@ -366,7 +404,7 @@ def build(
     mounts = tuple(
         wire.Mount(int(e.kind), os.fsencode(e.target), os.fsencode(e.source)) for e in entries
     )
-    watched = workspaces.tool_files(files, found) if found is not None else []
+    watched = workspaces.tool_files(files, looked) if writable else []
     return Built(
         wire.Containment(mounts, NETWORKS[net]),
         cwd,
@@ -382,9 +420,10 @@ def build(
         tuple(note for note in notes if note),
         own.files if own.kept else "",
         _connect(uid, ports) if net == OWN else (),
-        tool_files.digests(watched),
+        tool_files.digests(watched, own_directories.placed(machine.home)),
         _bounds(decision, made),
         tuple(provided),
+        not open_hooks,
     )
 
 

@@ -12,10 +12,15 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
+from holdfast.host.lifecycle.contained import placeholders
 from holdfast.host.lifecycle.contained.disk import read_regular
+
+Placed = Mapping[str, str | None]
+NONE_PLACED: Final[Placed] = MappingProxyType({})
 
 FILE: Final = "tool_files.json"  # in the session's host-only directory
 CONTENT_BYTES: Final = 1 << 20  # of a file; a larger file is not read
@@ -27,14 +32,16 @@ UNREADABLE: Final = "?"
 TOO_LARGE: Final = "large"
 
 
-def digests(paths: Iterable[str]) -> dict[str, str]:
-    """A digest of the state of each path; ABSENT if there is none."""
-    return {path: _state_of(path) for path in paths}
+def digests(paths: Iterable[str], placed: Placed = NONE_PLACED) -> dict[str, str]:
+    """A digest of the state of each path; ABSENT if there is none, or an intact placeholder."""
+    return {path: _state_of(path, placed) for path in paths}
 
 
-def changed(before: dict[str, str]) -> list[str]:
+def changed(before: dict[str, str], placed: Placed = NONE_PLACED) -> list[str]:
     """The paths that have changed."""
-    return [path for path, was in before.items() if was == TOO_LARGE or _state_of(path) != was]
+    return [
+        path for path, was in before.items() if was == TOO_LARGE or _state_of(path, placed) != was
+    ]
 
 
 def save(directory: str, found: dict[str, str]) -> None:
@@ -52,8 +59,10 @@ def load(directory: str) -> dict[str, str]:
     return found if isinstance(found, dict) else {}
 
 
-def _state_of(path: str) -> str:
+def _state_of(path: str, placed: Placed) -> str:
     """Of the path's own entry, reached without following a link in the last two components."""
+    if path in placed and placeholders.intact(path, placed[path]):
+        return ABSENT
     above, name = os.path.split(path)
     try:
         place = os.open(above, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -8,8 +8,8 @@ A directory counts as a repository by its name, `.git`, or by two of the names `
 `objects`. An earlier session of an agent may have renamed HEAD, so that git no longer recognises
 the repository; `objects` and `hooks` of a repository cannot be renamed there.
 
-Earlier sessions can fill a directory on purpose. So an incomplete look says so, and an agent's
-session is then refused (plan.py).
+Earlier sessions can fill a directory on purpose. So an incomplete look says so. An agent's session
+is then refused, and a person's is closed to agents (plan.py).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import stat
 from collections import deque
 from typing import Final, NamedTuple
 
-ENTRIES_MAX: Final = 50_000  # looked at in all shared directories together, the highest first
-AGENT_ENTRIES_MAX: Final = 500_000  # the same in an agent's session, whose repositories are kept
+ENTRIES_MAX: Final = 500_000  # looked at in all shared directories together, the highest first
 TOOL_ENTRIES_MAX: Final = 5_000  # in the trees behind PATH
 FOUND_MAX: Final = 64  # sockets and pipes; as many repositories, and linked work trees
 POINTERS_MAX: Final = 1024  # files named .git
