@@ -341,6 +341,34 @@ def test_ids_are_unique() -> None:
     assert len({check.id for check in report.CHECKS}) == len(report.CHECKS)
 
 
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        ({"kernel/apparmor_restrict_unprivileged_userns": "1"}, "AppArmor forbids it"),
+        ({"kernel/apparmor_restrict_unprivileged_userns": "0"}, "in a container"),
+        ({}, "in a container"),
+        ({"kernel/unprivileged_userns_clone": "0"}, "sysctl -w kernel.unprivileged_userns_clone=1"),
+        ({"user/max_user_namespaces": "0"}, "sysctl -w user.max_user_namespaces=15000"),
+        (
+            {
+                "user/max_user_namespaces": "127235",
+                "kernel/unprivileged_userns_clone": "1",
+                "kernel/apparmor_restrict_unprivileged_userns": "1",
+            },
+            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+    ],
+)
+def test_t4_the_advice_about_user_namespaces_follows_the_kernels_settings(
+    tmp_path: Path, settings: dict[str, str], advice: str
+) -> None:
+    """The files as the kernel writes them, in its layout: Ubuntu has the AppArmor setting."""
+    for name, value in settings.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{value}\n")
+    assert advice in isolation._allow_user_namespaces(str(tmp_path))
+
+
 def test_halt_says_how_deep_it_goes() -> None:
     yes, no = Outcome(True, "", ""), Outcome(False, "", "a fix")
     frozen = isolation._halt({"cgroup-freeze": yes, "user-namespaces": no, "root-namespaces": no})

@@ -68,10 +68,10 @@ class Derived:
     derive: Callable[[Mapping[str, Outcome]], Outcome]
 
 
-def sysctl(name: str) -> str | None:
+def sysctl(name: str, top: str = "/proc/sys") -> str | None:
     """The value of a kernel setting; None if this kernel does not have the setting."""
     try:
-        return Path("/proc/sys", *name.split(".")).read_text().strip()
+        return Path(top, *name.split(".")).read_text().strip()
     except OSError:
         return None
 

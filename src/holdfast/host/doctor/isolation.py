@@ -86,14 +86,14 @@ def _allow_for_root() -> str:
     return _ROOT_FIX
 
 
-def _allow_user_namespaces() -> str:
+def _allow_user_namespaces(settings: str = "/proc/sys") -> str:
     for name, closed, opened in (
         ("kernel.unprivileged_userns_clone", "0", "1"),
         ("user.max_user_namespaces", "0", "15000"),
     ):
-        if sysctl(name) == closed:
+        if sysctl(name, settings) == closed:
             return f"sysctl -w {name}={opened}"
-    if sysctl(_APPARMOR) == "1":
+    if sysctl(_APPARMOR, settings) == "1":
         return (
             "AppArmor forbids it, as in Ubuntu since 23.10: give Holdfast's Python a profile with "
             "`userns,` (docs/reference/containment.md), or allow it to every program: "
