@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 
+from holdfast.host.requests.approvals import EXCHANGEABLE
 from tests.support.exec_gate.gated_session import obey
-from tests.support.installation import Installation, Result, eventually, installation
+from tests.support.installation import (
+    DEADLINE_S,
+    Installation,
+    Result,
+    eventually,
+    installation,
+)
 from tests.support.ordinary_user import passes_as_ordinary_user
 
 POLICY = """version = 1
@@ -167,6 +174,47 @@ def test_p3_start_files_of_an_agents_session_count_as_the_agents(
     eventually(lambda: written.read_text() == "one\n", "the start files to be read")
     assert not events_named(lab, lab.get("mine")["id"], "exec.refused")
     lab.end("mine")
+
+
+MAKES_DIRECTORIES = 'mkdir -p "$HOME/shims" && echo started >>"$HOME/started"\n'  # as pyenv's
+
+
+def test_p3_a_persons_start_files_do_not_hold_up_an_agents_contained_session(
+    lab: Installation, bashrc: Path
+) -> None:
+    """The session has start files of its own: the person's are not read, and nothing is asked."""
+    bashrc.write_text(bashrc.read_text() + MAKES_DIRECTORIES)
+    lab.ok("--as", "the-agent", "new", "own", "--no-attach", "--", "bash")
+    lab.wait("own", "idle")
+    said = lab.ok("--as", "the-agent", "run", "own", "--", "ls ~/shims ~/started 2>&1 || echo none")
+    assert said.out.endswith("none\n")
+    assert not (lab.account / "started").exists()
+    for name in ("approval.asked", "exec.refused"):
+        assert not events_named(lab, "own", name)
+    lab.end("own")
+
+
+@pytest.mark.parametrize("layout", ["--plain", "--contained"])
+def test_p4_the_question_about_a_text_that_can_be_exchanged_says_so_first(
+    lab: Installation, layout: str
+) -> None:
+    """A real act that is held: in a plain session programs can replace the approved text."""
+    lab.ready("asks", layout, "--cwd", "/tmp", "--", "bash")
+    lab.ok("turn", "asks", "release")
+    act = lab.start("--as", "the-agent", "run", "asks", "--", "rm -rf /srv/no-such-place")
+    [question] = eventually(lambda: lab.ok("approvals", "--json").json, "the question")
+    assert question["session"] == lab.get("asks")["id"] and question["act"] == "run"
+    assert question["caution"] == (EXCHANGEABLE if layout == "--plain" else None)
+    decides = lab.spawn([*map(str, lab.argv(("deny", question["id"])))], size=(100, 40))
+    decides.expect(r"\[y/N\] ")
+    shown = " ".join(" ".join(decides.rows()).split())
+    assert (EXCHANGEABLE in shown) == (layout == "--plain"), shown
+    if layout == "--plain":
+        assert shown.index(EXCHANGEABLE) < shown.index("rm -rf"), shown
+    decides.send(b"y\r")
+    assert decides.wait() == 0
+    act.communicate(timeout=DEADLINE_S)
+    lab.end("asks")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="the writer of a file is certain for root only")
