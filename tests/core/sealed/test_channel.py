@@ -1,6 +1,6 @@
 """The sealed channel by example: opening, refusals, rekeying and the end.
 
-Attacks by a carrier are in tests/hostile/test_carrier.py.
+Attacks by a carrier are in tests/hostile/relay/test_carrier.py.
 """
 
 from __future__ import annotations

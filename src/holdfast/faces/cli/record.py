@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from holdfast.core.originators.originators import in_words
 from holdfast.core.record import acts
+from holdfast.core.record.shown_entries import named_redactions
 from holdfast.faces.cli.arguments import usage
 from holdfast.faces.cli.connect import home_here, link, say_away
 from holdfast.faces.cli.output import color, put, put_json, timed
@@ -156,22 +157,6 @@ def _show(args: Namespace, named: str) -> int:
         last = found[-1]["seq"] if found else 0
         follow(connection, "log", say_away, on_event=on_event, session=session, after=last)
     return 0
-
-
-def named_redactions(entries: list[Json]) -> list[Json]:
-    """The entries; those without their content name the operator that redacted them."""
-    by = {
-        seq: e["actor"]
-        for e in entries
-        if e["kind"] == "redact" and e["attestation"] == "host"
-        for seq in e["facts"].get("seqs") or ()
-    }
-    return [
-        {**e, "redacted_by": by[e["seq"]]}
-        if e["kept"] and e["content"] is None and e["seq"] in by
-        else e
-        for e in entries
-    ]
 
 
 def _timed(entry: Json) -> Json:
