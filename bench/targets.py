@@ -70,7 +70,18 @@ TARGETS = (
         "bulk, 8 viewers, every byte to each",
         _ALL_BYTES,
     ),
-    Target("commands", "ls_x", None, 3.0, 2.0, False, "processor time of `ls`, x bare Python"),
+    *(
+        Target(
+            "commands",
+            f"{name}_x",
+            None,
+            3.0,
+            2.0,
+            False,
+            f"processor time of `{name}`, x bare Python",
+        )
+        for name in ("ls", "run", "attach")
+    ),
     Target(
         "reattach_live",
         "ms",

@@ -2,50 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import holdfast
 from holdfast.wire import frames
+from tests.support.commands.start_up import argv, environ
 from tests.support.peers.scripted_host import Peer, host
 
-SOURCE = Path(holdfast.__file__).parents[1]
-# Each of these costs a command 1 to 10 ms; the bare interpreter takes 10.
-HEAVY = (
-    "argparse",
-    "asyncio",
-    "base64",
-    "collections",
-    "contextlib",
-    "cryptography.hazmat.primitives",
-    "dataclasses",
-    "enum",
-    "functools",
-    "google.protobuf",
-    "hashlib",
-    "importlib",
-    "inspect",
-    "json",
-    "logging",
-    "re",
-    "socket",
-    "subprocess",
-    "tempfile",
-    "threading",
-    "typing",
-)
-COMMAND = f"""
-import sys
-from holdfast.faces.cli.main import run
-code = run(sys.argv[1:])
-print(code, [name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
-"""
 SESSION: dict[str, Any] = {
     "id": "s",
     "name": "work",
@@ -89,12 +56,8 @@ def test_an_everyday_command_loads_nothing_heavy(
 ) -> None:
     with host(tmp_path, answers(body)):
         done = subprocess.run(
-            [sys.executable, "-S", "-c", COMMAND, *words],
-            env={
-                "PYTHONPATH": os.pathsep.join([str(SOURCE), *sys.path]),
-                "HOLDFAST_HOME": str(tmp_path),
-                "HOLDFAST_AS": "ann",
-            },
+            argv(*words),
+            env=environ({"HOLDFAST_HOME": str(tmp_path), "HOLDFAST_AS": "ann"}),
             capture_output=True,
             text=True,
             timeout=60,

@@ -8,11 +8,14 @@ went to another machine. Losing the file costs only this default.
 
 from __future__ import annotations
 
-import contextlib
-from typing import Final
-
-from holdfast.home import Home, private
+from holdfast.home import private
 from holdfast.model.errors import HoldfastError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from holdfast.home import Home
 
 OPERATORS_KEPT: Final = 64
 _BYTES: Final = 64 << 10
@@ -23,10 +26,11 @@ def _path(home: Home) -> str:
 
 
 def _read(home: Home) -> dict[str, str]:
-    with contextlib.suppress(HoldfastError, KeyError, TypeError):
+    try:
         found = private.entries(_path(home), _BYTES, "last", "remove it")
         return {str(one["operator"]): str(one["place"]) for one in found}
-    return {}
+    except (HoldfastError, KeyError, TypeError):
+        return {}
 
 
 def elsewhere(home: Home, operator: str) -> str | None:
@@ -41,5 +45,7 @@ def note(home: Home, operator: str, place: str | None) -> None:
         return
     others = [(one, at) for one, at in before.items() if one != operator]
     kept = [*others, *([] if place is None else [(operator, place)])][-OPERATORS_KEPT:]
-    with contextlib.suppress(HoldfastError):
+    try:
         private.keep(_path(home), "last", [{"operator": o, "place": at} for o, at in kept])
+    except HoldfastError:
+        pass

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
-from typing import TYPE_CHECKING
 
 from holdfast.model import canonical
 from holdfast.model.errors import Refused, Unavailable
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
 
@@ -66,7 +65,7 @@ def damaged(path: str, why: Exception, recover: str) -> Unavailable:
 
 
 def write(path: str, data: bytes) -> None:
-    fresh = f"{path}.{secrets.token_hex(4)}"
+    fresh = f"{path}.{os.urandom(4).hex()}"
     try:
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

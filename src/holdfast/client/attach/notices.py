@@ -6,7 +6,7 @@ screen has arrived. Of several notices, only the last is shown.
 
 from __future__ import annotations
 
-from collections import deque
+from holdfast.model.deque import deque
 
 KEPT = 16
 NOTICE_S = 2.0  # how long a notice covers the first row

@@ -9,8 +9,7 @@ the user's terminal: keys are not dropped but wait in the terminal.
 
 from __future__ import annotations
 
-from collections import deque
-
+from holdfast.model.deque import deque
 from holdfast.model.limits import INPUT_IN_FLIGHT_BYTES, UNACKED_INPUT_BYTES
 
 TYPE_CHECKING = False

@@ -12,9 +12,8 @@ channel only. The record says so.
 
 from __future__ import annotations
 
-from collections import deque
-
 from holdfast.core.record import statement
+from holdfast.model.deque import deque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -35,9 +35,7 @@ are removed as a whole.
 
 from __future__ import annotations
 
-import enum
-import re
-
+from holdfast.core.screen.late_pattern import late
 from holdfast.core.screen.sequences import (
     C0_AND_DEL,
     DROP,
@@ -54,6 +52,10 @@ from holdfast.core.screen.sequences import (
     quiet_graphics,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from re import Match
+
 MAX_HELD_BYTES = 4096
 """The longest held beginning of a sequence. Real queries have under 100 bytes."""
 
@@ -62,27 +64,27 @@ _ST = b"\x1b\\"
 _LINK_END = b"\x1b]8;;\x1b\\"
 
 
-class _Mode(enum.Enum):
-    GROUND = enum.auto()
-    STRING = enum.auto()  # inside a string that passes
-    DROPPED = enum.auto()  # inside a string that is removed
+class _Mode:
+    """The state of the parser. Not an `enum`, whose import takes 2 ms of an attach."""
+
+    GROUND = "ground"
+    STRING = "string"  # inside a string that passes
+    DROPPED = "dropped"  # inside a string that is removed
 
 
 # Bytes that act or are skipped inside an ESC, CSI or DCS start without ending it.
 _STAY = rb"\x00-\x17\x19\x1c-\x1f\x7f\xa0-\xff"
-_ESC_START = re.compile(rb"\x1b[" + _STAY + rb" -/]*+")
-_CSI_START = re.compile(rb"[" + _STAY + rb" -?]*+")
-_DCS_START = re.compile(
-    rb"[%b]*+(?:[<-?][%b]*+)?+(?:[0-9;][%b]*+)*+(?:[ -/][%b]*+)*+" % ((_STAY,) * 4)
-)
+_ESC_START = late(rb"\x1b[" + _STAY + rb" -/]*+")
+_CSI_START = late(rb"[" + _STAY + rb" -?]*+")
+_DCS_START = late(rb"[%b]*+(?:[<-?][%b]*+)?+(?:[0-9;][%b]*+)*+(?:[ -/][%b]*+)*+" % ((_STAY,) * 4))
 _EXECUTED = bytes((*range(0x18), 0x19, *range(0x1C, 0x20)))
 _NOT_EXECUTED = bytes(b for b in range(256) if b not in _EXECUTED)
 _SKIPPED = bytes((*_EXECUTED, 0x7F, *range(0xA0, 0x100)))
 
-_C1_CHAR = re.compile(rb"\xc2(?:[\x80-\x9f]|\Z)")
-_HALF_CHAR = re.compile(rb"(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})\Z")
-_ENQS = re.compile(rb"\x05+")
-_LINK = re.compile(rb"0*8;[^;]*;?(.?)", re.DOTALL)
+_C1_CHAR = late(rb"\xc2(?:[\x80-\x9f]|\Z)")
+_HALF_CHAR = late(rb"(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})\Z")
+_ENQS = late(rb"\x05+")
+_LINK = late(rb"(?s)0*8;[^;]*;?(.?)")
 _OPENERS = frozenset((b"[", b"P", b"]", b"X", b"^", b"_"))
 
 # The hot path: the first ESC that may have to be removed. Two lookaheads, not one with a branch,
@@ -93,21 +95,19 @@ _HARMLESS = (
     rb"(?!\[\?(?:25|2004|2026|1049|1|7|12|100[02-6])[hl]|[()][0-9A-Z]|[78=>DEHMc\\]"
     rb"|\](?:[012];|7;file:|133;)[ -~]{0,255}+(?:\x07|\x1b\\))"
 )
-_SUSPECT = re.compile(rb"\x1b" + _HARMLESS)
+_SUSPECT = late(rb"\x1b" + _HARMLESS)
 # Searched before: the first ESC that does more than colour, erase or move within its line (SGR, EL,
 # CUF, CUB, CHA, ECH, DCH, ICH, back to ASCII). A flood seldom has one, and skimming of floods
 # (core/screen/skim.py) needs the same answer.
-_LEAVES_LINE = re.compile(rb"\x1b(?!\[[0-;]*+[mKCDGXP@]|\(B)")
-_SUSPECT_OR_C1 = re.compile(
-    rb"[\x1b\xc2](?:(?<=\x1b)" + _HARMLESS + rb"|(?<=\xc2)(?:[\x80-\x9f]|\Z))"
-)
+_LEAVES_LINE = late(rb"\x1b(?!\[[0-;]*+[mKCDGXP@]|\(B)")
+_SUSPECT_OR_C1 = late(rb"[\x1b\xc2](?:(?<=\x1b)" + _HARMLESS + rb"|(?<=\xc2)(?:[\x80-\x9f]|\Z))")
 
 # The first bytes of a character with a length of 2, 3 or 4 that are not the whole character.
 _OF_3 = rb"(?:\xe0[\xa0-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]|\xed[\x80-\x9f])"
 _OF_4 = rb"(?:\xf0[\x90-\xbf]|[\xf1-\xf3][\x80-\xbf]|\xf4[\x80-\x8f])"
-_BEGUN = re.compile(rb"(?:[\xc2-\xf4]|%b|%b[\x80-\xbf]?)\Z" % (_OF_3, _OF_4))
+_BEGUN = late(rb"(?:[\xc2-\xf4]|%b|%b[\x80-\xbf]?)\Z" % (_OF_3, _OF_4))
 # A broken character with a byte of C1, in bytes that begin between two characters.
-_BROKEN = re.compile(
+_BROKEN = late(
     rb"[\x80-\x9f\xe0-\xf4](?:"
     rb"(?<=[\xe0-\xef])[\x80-\xbf](?<=%(three)b)(?![\x80-\xbf])"
     rb"|(?<=[\xf0-\xf4])[\x80-\xbf](?<=%(four)b)(?:[\x80-\xbf](?![\x80-\xbf])|(?![\x80-\xbf]))"
@@ -120,13 +120,13 @@ _SUBSTITUTE = "\ufffd".encode()
 # SOS and PM are treated as APC, like in libghostty.
 _OSC, _DCS, _APC, _CSI = 0x5D, 0x50, 0x5F, 0x5B
 _STRING_ENDS = {
-    _OSC: re.compile(rb"[\x07\x18\x1a\x1b]"),
-    _DCS: re.compile(rb"[\x18\x1a\x1b]"),
-    _APC: re.compile(rb"[\x18\x1a\x1b\x80-\x9f]"),
+    _OSC: late(rb"[\x07\x18\x1a\x1b]"),
+    _DCS: late(rb"[\x18\x1a\x1b]"),
+    _APC: late(rb"[\x18\x1a\x1b\x80-\x9f]"),
 }
 _STRING_STOPS = {  # the ends, and the parts to remove from a body that passes
     _OSC: _STRING_ENDS[_OSC],
-    _DCS: re.compile(rb"\x18|\x1a|\x1b|\xc2(?:[\x80-\x9f]|\Z)"),
+    _DCS: late(rb"\x18|\x1a|\x1b|\xc2(?:[\x80-\x9f]|\Z)"),
     _APC: _STRING_ENDS[_APC],
 }
 
@@ -422,7 +422,7 @@ class ViewerFilter:
         return index + 2
 
 
-def _enq_leaves_nul(match: re.Match[bytes], last: int) -> bool:
+def _enq_leaves_nul(match: Match[bytes], last: int) -> bool:
     """Say whether ENQ follows a part of a character: then two parts must not join."""
     return (match.string[match.start() - 1] if match.start() else last) >= 0x80
 

@@ -8,8 +8,7 @@ printers, keys, windows, other programs.
 
 from __future__ import annotations
 
-import enum
-import re
+from holdfast.core.screen.late_pattern import late
 
 SHELL_MARK_OSC = 7717
 """The OSC number of Holdfast's authenticated shell marks."""
@@ -24,16 +23,14 @@ MAX_CLIPBOARD_BYTES = 64 * 1024
 """The longest OSC 52, in base64: 48 KiB of text. A longer one is dropped as a whole."""
 
 
-class Verdict(enum.Enum):
-    PASS = enum.auto()
-    DROP = enum.auto()
-    WAIT = enum.auto()
+class Verdict(str):
+    """Whether a sequence passes. Not an `enum`, whose import takes 2 ms of an attach."""
 
 
-PASS, DROP, WAIT = Verdict.PASS, Verdict.DROP, Verdict.WAIT
+PASS, DROP, WAIT = Verdict("pass"), Verdict("drop"), Verdict("wait")
 
 # ESC + intermediates + final byte.
-_ESC_PASSES = re.compile(
+_ESC_PASSES = late(
     rb"[78]"  # save and restore the cursor
     rb"|[=>]"  # keypad
     rb"|[69DEHM]"  # index, next line, tab stop, and their reverse
@@ -85,14 +82,14 @@ _SETTINGS = frozenset(b"4 5 10 11 12 13 14 17 19 22 104 105 110 111 112 113 114 
 _OSC_PASSES = _TITLES | _SETTINGS | {b"7", b"8", b"133"}
 
 C0_AND_DEL = bytes((*range(0x20), 0x7F))
-_OSC_NUMBER = re.compile(rb"([0-9]{0,4})(;|\Z)")
-_ASCII = re.compile(rb"[ -~]*")
-_ASKS_NOTHING = re.compile(rb"[ ->@-~]*")  # printable, without a question mark
-_CLIPBOARD_WRITE = re.compile(rb"[cpqs0-7]*;[A-Za-z0-9+/]+={0,2}")
-_CSI_SHAPE = re.compile(rb"([<-?]?)([0-9:;]*)([ -/]*)")
-_SIXEL = re.compile(rb"[0-9;]*q")
-_GRAPHICS = re.compile(rb"G[ -~]*")
-_GRAPHICS_ASKS = re.compile(rb"a=q|t=(?!d\Z)")  # a query, or a file of the viewer's machine
+_OSC_NUMBER = late(rb"([0-9]{0,4})(;|\Z)")
+_ASCII = late(rb"[ -~]*")
+_ASKS_NOTHING = late(rb"[ ->@-~]*")  # printable, without a question mark
+_CLIPBOARD_WRITE = late(rb"[cpqs0-7]*;[A-Za-z0-9+/]+={0,2}")
+_CSI_SHAPE = late(rb"([<-?]?)([0-9:;]*)([ -/]*)")
+_SIXEL = late(rb"[0-9;]*q")
+_GRAPHICS = late(rb"G[ -~]*")
+_GRAPHICS_ASKS = late(rb"a=q|t=(?!d\Z)")  # a query, or a file of the viewer's machine
 
 
 def esc_passes(sequence: bytes) -> bool:

@@ -14,6 +14,7 @@ it would take the first of them for an omitted session name.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from io import TextIOWrapper
@@ -149,8 +150,9 @@ def main() -> NoReturn:
     """The program `holdfast`.
 
     Skips the shutdown of the interpreter (3 ms), which only frees memory that the kernel frees
-    anyway.
+    anyway. Imports make 20,000 objects and no garbage, so the collector runs less often (1 ms).
     """
+    gc.set_threshold(50_000)
     try:
         code = run(sys.argv[1:])
     except SystemExit as e:  # --help
