@@ -78,3 +78,19 @@ def test_an_installed_wheel_works_without_a_checkout(
     holdfast("end", "work")
     assert "work" not in holdfast("ls")
     holdfast("down")
+
+
+def test_the_installed_command_imports_no_more_than_the_program(
+    installed: Path, environment: dict[str, str]
+) -> None:
+    """The script that pip writes for an entry point imports `re`, which takes 3 ms."""
+    done = subprocess.run(
+        [installed.parent / "python", "-X", "importtime", installed, "--version"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "holdfast.faces.cli.main" in modules
+    assert not modules & {"re", "enum", "functools"}
