@@ -1,9 +1,9 @@
-"""A throwaway installation driven as a person and a script drive it: the real command line, real PTYs, real processes.
+"""A throwaway installation, used like by a person or a script: real commands, PTYs and processes.
 
-Every test module has a home of its own. At the end all of its sessions are ended, its host is stopped and its
-nursery asked to go; then the kernel is asked whether any process still carries that home in its environment. One that
-does is a defect of the product (or of the test) and fails the module; it is named by pid, and ended so that it does not
-disturb others.
+Every test module has its own home. At the end, `close` ends all sessions, the host and the nursery.
+Then it searches /proc for processes that still have this home in their environment. Such a process
+is a defect of the product or of the test: the module fails with its pid, and the process is ended
+so that it does not disturb other tests.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Installation:
         self.base = base
         self.relay = relay  # whether `up` starts one here, which takes longer than all the rest
         self.home = home or base / "hf"
-        # Commands run in a directory of its own: the home cannot be a contained session's workspace.
+        # Commands run in another directory: the home cannot be a contained session's workspace.
         self.user, self.account = base / "user", base / "account"
         for directory in (self.user, self.account):
             directory.mkdir()
@@ -226,10 +226,10 @@ class Installation:
         self.terminals.append(terminal)
         return terminal
 
-    # ------------------------------------------------------------ what tests need around what they test
+    # ------------------------------------------------------------ helpers around the tested part
 
     def attempt(self, *args: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> Result:
-        """A command inside this process: a tenth of the time of a new interpreter. For what prints text only."""
+        """Run a command in this process, in a tenth of the time. Only commands that print text."""
         self._no_relay(args)
         out, err = io.StringIO(), io.StringIO()
         with (
@@ -354,7 +354,8 @@ class Installation:
         assert not (odd := self.odd_events()), odd
 
     def odd_events(self) -> list[str]:
-        """What its hosts noted and the table of events does not say, whatever was tested. After the last of them is gone: they keep the file to themselves."""
+        """Stored events that are missing in the table of events. Call it after the last host ended,
+        because a host locks the database."""
         if not (self.home / "state.db").is_file():
             return []
         with contextlib.suppress(apsw.Error):  # some tests damage it
@@ -404,7 +405,7 @@ class Installation:
 
 
 class Gate:
-    """A pipe with a name: whoever reads it waits until the test opens it, however slow the machine is."""
+    """A named pipe: its reader waits until the test opens the pipe, however slow the machine is."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -429,7 +430,7 @@ class Gate:
 
 
 def what_it_does(pid: int) -> str:
-    """Its title, state, parent, and where in the kernel it waits, for whoever reads why it was left."""
+    """Title, state, parent and kernel function of a process, for the report about a leftover."""
     found = []
     for name in ("comm", "stat", "wchan", "syscall", "stack"):
         with contextlib.suppress(OSError):
@@ -467,7 +468,7 @@ def socket_owner(path: Path) -> int | None:
 
 
 class Terminal:
-    """A program on a PTY of its own, watched by a second emulator: what a person would see, and every byte of it."""
+    """A program on its own PTY. A second emulator shows the screen; `output` has every byte."""
 
     def __init__(
         self,

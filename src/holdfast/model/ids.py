@@ -1,8 +1,8 @@
 """Session ids and names.
 
-A session id has 12 characters of lower-case Crockford base32 (60 random bits): short enough to type,
-never reused, and never confused with a path or an option. Every command loads this module, so it
-imports nothing heavy; references are in model/references.py.
+A session id has 12 characters of lower-case Crockford base32 (60 random bits): short enough to
+type, never reused, and never confused with a path or an option. Every command loads this module, so
+no heavy module is imported here; references are in model/references.py.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """JSON with the C functions of the standard library, without importing `json`.
 
-`import json` compiles regular expressions and loads `re` and `enum`: 7 ms, as long as the interpreter
-takes to start. A command like `ls` reads four small objects. So this module calls the C scanner and
-the C encoder that `json` itself uses. Text that the scanner does not take as one whole value goes
-to `json.loads`, which decides what it is or raises the error. An interpreter without these C parts
-gets `json`.
+`import json` compiles regular expressions and loads `re` and `enum`: 7 ms, as long as the
+interpreter takes to start. A command like `ls` reads four small objects. So this module calls the C
+scanner and the C encoder that `json` itself uses. Text that the scanner does not take as a single
+value goes to `json.loads`, which returns the value or raises the error. An interpreter without
+these C parts gets `json`.
 """
 
 from __future__ import annotations

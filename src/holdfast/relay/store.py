@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS tokens (
     revoked INTEGER) STRICT;
 CREATE TABLE IF NOT EXISTS routes (
     key BLOB PRIMARY KEY, tenant TEXT NOT NULL, token TEXT, generation INTEGER NOT NULL, passes BLOB NOT NULL, seen INTEGER NOT NULL) STRICT;
-"""
+"""  # noqa: E501
 RETRY_S = 1.0  # between attempts to write pending routes
 GATHER_S = 0.1  # routes that change within this time are written together
 _DIGEST = 32

@@ -1,8 +1,9 @@
 """The input of a `run`: from the client's STDIN frames into the FIFO that the command reads.
 
-The host lets the client send UPSTREAM_WINDOW_BYTES beyond the bytes that are in the FIFO, so a command that
-reads slowly, or not at all, costs a bounded buffer here and stops the client. The first bytes are
-asked for after the shell has opened the FIFO: a run that is refused or held takes none.
+The host lets the client send UPSTREAM_WINDOW_BYTES beyond the bytes that are in the FIFO. So a
+command that reads slowly, or not at all, costs a bounded buffer here and stops the client. The host
+asks for the first bytes after the shell has opened the FIFO: a run that is refused or held takes
+no input.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The turn of a session: clock, notices, waiting requests, and unfinished input.
 
-The rules are pure (core/session/turn.py, core/session/unfinished_input.py). This module adds the time, and
-publishes the effects to viewers and events. Every new holder of the turn is shown the inherited
-state (A6). The look runs beside: no key waits for the look.
+The rules are pure (core/session/turn.py, core/session/unfinished_input.py). This module adds the
+time, and publishes the effects to viewers and events. Every new holder of the turn is shown the
+inherited state (A6). The host collects that state in the background: no key waits for it.
 """
 
 from __future__ import annotations

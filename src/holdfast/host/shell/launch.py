@@ -49,7 +49,7 @@ SLOT = "shape."
 SLOTS = 8  # also in bash.rc, zsh.rc and posix.sh
 # In the readable directory: while this file exists, snapshots list functions too.
 BODIES = "bodies"
-# In the writable directory: the start of the marks' tags. The shell reads this file first of all and
+# In the writable directory: the start of the marks' tags. The shell first reads this file and
 # empties it.
 KEY = "key"
 LOGIN_FLAGS = frozenset({"-l", "--login", "-il", "-li"})

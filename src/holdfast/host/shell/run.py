@@ -8,10 +8,10 @@ aliases and jobs are those of the live shell, and stdin is the terminal. TRIGGER
 
 The file has three parts; the hooks (`bash.rc`, `zsh.rc`, `posix.sh`) define the outer two. Begin
 shows the text to all viewers and ends with mark R; then comes the text; end starts with mark D. The
-text is the argument of `eval`, so that a syntax error, an open quote or an unfinished heredoc cannot
-swallow the end. If the text is cut short (Ctrl-C, `return`, an expansion error), zsh's `always`
-still reaches the end. In bash and dash the mark P of the next prompt closes the run, so no hook has
-to remember an open run.
+text is the argument of `eval`, so that a syntax error, an open quote or an unfinished heredoc
+cannot swallow the end. If the text is cut short (Ctrl-C, `return`, an expansion error), zsh's
+`always` still reaches the end. In bash and dash the mark P of the next prompt closes the run, so no
+hook has to remember an open run.
 
 A run that reads its client's input has a redirection from a FIFO behind `eval`. The bytes do not
 pass the terminal, which would echo, edit and cut them. The FIFO needs no right to write in the

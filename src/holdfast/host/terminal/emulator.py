@@ -155,8 +155,8 @@ class Emulator(Grid):
     @property
     def cursor(self) -> Cursor:
         x, y = self._read("CURSOR_X", self._short), self._read("CURSOR_Y", self._short)
-        # After a tab backwards the flag is still set, but a restored snapshot would not have it: the
-        # flag counts only at the edge.
+        # After a tab backwards the flag is still set, but a restored snapshot would not have the
+        # flag. So the flag counts only at the edge.
         at_edge = x == self._link.cols - 1 or self.mode(69)
         return Cursor(x, y, at_edge and bool(self._read("CURSOR_PENDING_WRAP", self._flag)))
 

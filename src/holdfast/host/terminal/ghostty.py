@@ -36,21 +36,26 @@ typedef struct DecoderImpl* GhosttySnapshotDecoder;
 typedef struct FormatterImpl* GhosttyFormatter;
 typedef struct { const uint8_t* ptr; size_t len; } GhosttyString;
 typedef struct { uint8_t r; uint8_t g; uint8_t b; } GhosttyColorRgb;
-typedef struct { uint16_t conformance_level; uint16_t features[64]; size_t num_features; } DAPrimary;
-typedef struct { uint16_t device_type; uint16_t firmware_version; uint16_t rom_cartridge; } DASecondary;
+typedef struct { uint16_t conformance_level; uint16_t features[64]; size_t num_features; }
+    DAPrimary;
+typedef struct { uint16_t device_type; uint16_t firmware_version; uint16_t rom_cartridge; }
+    DASecondary;
 typedef struct { uint32_t unit_id; } DATertiary;
-typedef struct { DAPrimary primary; DASecondary secondary; DATertiary tertiary; } GhosttyDeviceAttributes;
+typedef struct { DAPrimary primary; DASecondary secondary; DATertiary tertiary; }
+    GhosttyDeviceAttributes;
 typedef struct { uint16_t rows; uint16_t columns; uint32_t cell_width; uint32_t cell_height; }
     GhosttySizeReportSize;
 typedef struct { bool (*write)(void*, const uint8_t*, size_t); void* userdata; } GhosttyWriter;
-typedef struct { uint16_t x; uint32_t y; uint64_t pad; } PointValue; /* a union there: passed the same way */
+/* in libghostty a union, which is passed in the same way */
+typedef struct { uint16_t x; uint32_t y; uint64_t pad; } PointValue;
 typedef struct { int tag; PointValue value; } GhosttyPoint;
 typedef struct { size_t size; void* node; uint16_t x; uint16_t y; } GhosttyGridRef;
-typedef struct { size_t size; GhosttyGridRef start; GhosttyGridRef end; bool rectangle; } GhosttySelection;
-typedef struct { size_t size; bool cursor; bool style; bool hyperlink; bool protection; bool kitty_keyboard;
-    bool charsets; } GhosttyFormatterScreenExtra;
-typedef struct { size_t size; bool palette; bool modes; bool scrolling_region; bool tabstops; bool pwd;
-    bool keyboard; GhosttyFormatterScreenExtra screen; } GhosttyFormatterTerminalExtra;
+typedef struct { size_t size; GhosttyGridRef start; GhosttyGridRef end; bool rectangle; }
+    GhosttySelection;
+typedef struct { size_t size; bool cursor; bool style; bool hyperlink; bool protection;
+    bool kitty_keyboard; bool charsets; } GhosttyFormatterScreenExtra;
+typedef struct { size_t size; bool palette; bool modes; bool scrolling_region; bool tabstops;
+    bool pwd; bool keyboard; GhosttyFormatterScreenExtra screen; } GhosttyFormatterTerminalExtra;
 typedef struct { size_t size; int emit; bool unwrap; bool trim; GhosttyFormatterTerminalExtra extra;
     const GhosttySelection* selection; } GhosttyFormatterTerminalOptions;
 typedef struct { uint16_t mode; bool value; } GhosttyTerminalModeConfig;

@@ -21,8 +21,8 @@ A plain dump of the grid gets the following wrong; each point was found with a r
   screen, because some terminals know no other.
 - The alternate screen is entered once even if not in use, to reset kitty's stack and the pen there,
   and to save the cursor that a program saved there.
-- Terminals disagree on the width of some characters (`contested_width`). In the screen the column is
-  stated after each; in the history it is not.
+- Terminals disagree on the width of some characters (`contested_width`). In the screen the column
+  is stated after each of these; in the history it is not.
 
 Settings of the user (title, palette, the modes of `PREFERENCES`) are set if the program set them,
 and left alone if not. In-band size reports (2048) and visibility reports (2033) are never passed

@@ -59,7 +59,7 @@ _BROKEN = rb"[\x18\x1a\x1b\x80-\x9f]"  # ends or restarts a string
 _CUT = re.compile(
     rb"\x1b(?:"
     rb"\[[^\x18\x1a\x1b\x40-\x7e\x80-\xff]*+[chnpqrtux\x80-\xff]"  # CSI that may be answered
-    rb"|[\x00-\x17\x19\x1c-\x2f\x7f]*+[Z\x80-\xff]"  # DECID; a C1 byte, which acts inside a sequence
+    rb"|[\x00-\x17\x19\x1c-\x2f\x7f]*+[Z\x80-\xff]"  # DECID; a C1 byte acts inside a sequence
     rb"|P[^\x18\x1a\x1b\x80-\x9f]*+"
     + _BROKEN
     + rb"|[X^_][^\x18\x1a\x1b\x80-\x9f]*+"
