@@ -1,4 +1,4 @@
 """The tamper-evident record: signed statements, chained entries, and verification of an export.
 
-This room imports no other room of `core`.
+This room imports `contract` only.
 """

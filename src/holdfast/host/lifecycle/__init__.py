@@ -1,5 +1,4 @@
-"""The beginning and the end of a session: its name, environment, layout, keeper and what is kept
-afterwards.
+"""The beginning and the end of a session: name, environment, layout, keeper, and kept remains.
 
-It imports `exec_gate`, `session`, `shell`, `storage`, `doctor` and `runtime`.
+It imports `exec_gate`, `session`, `processes`, `shell`, `storage`, `doctor` and `runtime`.
 """

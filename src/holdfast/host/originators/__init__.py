@@ -1,5 +1,5 @@
 """The authors of the state that an act uses: process lineage, file writers, shell state, timers.
 
 This package observes and attributes, and never refuses an act. It imports `session`, `processes`,
-`shell` and `runtime`.
+`shell`, `storage` and `runtime`.
 """

@@ -1,4 +1,5 @@
 """Reports about the host: counters, Prometheus metrics and OpenTelemetry traces.
 
-This room imports the rooms that it reports on, and changes nothing in them.
+This room changes no state of the host. It imports `acts`, `session` and `runtime`, and `engine`,
+which tests/architecture/test_rooms.py lists as a debt.
 """
