@@ -35,10 +35,11 @@ class Source:
         self.cut = False  # the connection ended before that
 
     def begin(self, number: int) -> None:
-        """The request is sent, perhaps again on another connection.
+        """Note the number of the request, which was sent, perhaps again on another connection.
 
-        The host allows bytes only for a command that runs. So after the first byte a repeated
-        request finds that command, whose input has ended with the connection.
+        The host allows input only after the command has started. If this client has sent input and
+        then repeats the request, the command is running already. Its input ended when the first
+        connection was lost, so the input is cut.
         """
         self.cut = self.cut or (self._sent > 0 and not self._complete)
         self._number = number

@@ -280,7 +280,7 @@ class Turn:
         return [Freed(operator), *self._next(operator, now)]
 
     def lose(self, operator: str, now: float) -> list[Effect]:
-        """Take the turn away, long acts included, because its writer lost the right to write."""
+        """Take the turn from an operator that lost the right to write, even during a long act."""
         if self.state.holder != operator:
             return self.expire(now)
         self.state = replace(self.state, holder=None, long_acts=0, seized=False, away=None)

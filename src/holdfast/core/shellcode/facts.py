@@ -1,8 +1,8 @@
-"""Facts about a command: named programs, written files, and unknown parts.
+"""Facts about the text of a command: programs, written files, and parts with an unknown effect.
 
-The grammar is that of shfmt (`host/policy/shfmt.py` runs it). No other parser was right on all the
-hard cases. A parser that misses a command is worse than none, because a rule that never fires
-looks like a rule that was obeyed.
+The text is parsed by shfmt (`host/policy/shfmt.py` runs it), because no other parser was right in
+all hard cases. A parser that misses a command is dangerous: no rule applies to the missed command,
+and nothing shows that a rule is missing.
 
 Where the text does not determine the effect of the command, the result has a `Reason`, with a code
 that policies name. Facts with a reason are still facts: the `rm` in `rm "$x"` is an `rm`. But these

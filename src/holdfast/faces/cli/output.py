@@ -20,7 +20,10 @@ _readable = jsontext.encoder(ensure_ascii=False)
 
 
 def put_json(value: object) -> None:
-    """A line; escaped only where the output cannot carry a character (odd names, ASCII locales)."""
+    """Print a value as a line of JSON.
+
+    Characters outside of ASCII stay as they are, unless the encoding of stdout lacks one of them.
+    """
     text = _readable(value)
     try:
         text.encode(sys.stdout.encoding or "ascii")

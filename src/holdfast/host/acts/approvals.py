@@ -129,7 +129,8 @@ class HeldActs:
         self.on_change: list[Callable[[], None]] = []  # called when a question changes
         self._waiters: dict[str, set[asyncio.Future[Closed | None]]] = {}
         self._unwritten: Counter[str] = Counter()  # approvals that are not durable yet
-        self._unwritten_questions: set[str] = set()  # shown to no approver: the host may die
+        # Questions that are not durable yet. No approver sees them, because the host may still die.
+        self._unwritten_questions: set[str] = set()
         self._kept = set(self.approvals.open)  # ids of the questions in the store
         self._timer: asyncio.TimerHandle | None = None
 

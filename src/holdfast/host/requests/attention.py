@@ -74,7 +74,7 @@ class Asking:
         self.woken.set()
 
     def begin_with(self, notice: Notice) -> None:
-        """The state from which this request follows; a notice that came meanwhile is newer."""
+        """Queue the state at the begin of this request, unless a newer notice of it is queued."""
         self.pending.put_if_none(notice)
         self.woken.set()
 

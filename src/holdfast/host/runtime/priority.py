@@ -1,7 +1,7 @@
-"""Gives the host the processor first while an operator seizes a turn or halts a session.
+"""Raises the host's scheduling priority while an operator seizes a turn or halts a session.
 
-Measured on two processors with 200 forking processes, with floods of output, and with other
-programs running. `nice` has almost no effect. Where the kernel groups processes by terminal
+The figures below were measured on two processors beside 200 forking processes, floods of output and
+other programs. `nice` has almost no effect. Where the kernel groups processes by terminal
 session (sched_autogroup, on by default), `nice` counts only within a group. Every daemon that
 called setsid is a group with as large a share as the whole host: the thread that halted, at -15,
 waited 75 ms for the processor. Two measures help:
