@@ -1,6 +1,6 @@
-"""`holdfast drill`: provokes each failure mode on a real installation and reads its signature.
+"""`holdfast drill`: provokes each failure mode on a real installation and reads the signature.
 
-`stage` makes a throw-away installation and ends it; `checks` are the provocations, one function for
-each promise; `report` runs them and renders the table. This package imports `sdk`, `home` and
-`model`: a drill sees what any client sees, and judges by that alone.
+`stage` makes and ends a throw-away installation; `checks` has a function for each promise, which
+provokes the failure; `report` runs the checks and renders the table. This package imports `sdk`,
+`home` and `model`: a drill judges only by facts that every client can see.
 """

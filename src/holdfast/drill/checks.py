@@ -1,6 +1,6 @@
-"""The provocations, one for each promise. A check returns its evidence or raises Broken.
+"""The provocations, a function for each promise: returns the evidence or raises Broken.
 
-Each check makes its own session, so that one broken promise does not break the next check.
+Each check makes a new session, so that a broken promise does not break the next check.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROLLS_MAX: Final = 300  # the largest ring holds 1 GiB
 class Check(NamedTuple):
     """`mode`: the failure mode of docs/reference/signatures.md, or the part of the claim.
 
-    `not_live`: why a live drill leaves the check out; empty if it does not.
+    `not_live`: why a live drill leaves the check out; empty for a check that a live drill runs.
     """
 
     clause: str

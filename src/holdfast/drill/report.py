@@ -1,4 +1,4 @@
-"""Runs the checks one after the other, and renders the results."""
+"""Runs the checks in sequence, and renders the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.drill.stage import Broken, Stage
 from holdfast.model.errors import HoldfastError, Usage
 
 Verdict = Literal["held", "broken", "not_built", "not_live"]
-CHECK_S: Final = 120.0  # for one check, however slow the machine is
+CHECK_S: Final = 120.0  # for a check, however slow the machine is
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Result:
 
 
 def chosen(wanted: Sequence[str]) -> list[Check]:
-    """The checks whose clause, mode or function is named; all if none is."""
+    """The checks with a clause, mode or function in this list; all checks if the list is empty."""
     found = [
         check
         for check in CHECKS
@@ -42,7 +42,7 @@ def chosen(wanted: Sequence[str]) -> list[Check]:
 async def drill(
     wanted: Sequence[str], told: Callable[[Result], None], live: bool = False
 ) -> list[Result]:
-    """Runs the chosen checks on one throw-away installation, or on the real one (`live`)."""
+    """Runs the chosen checks on a throw-away installation, or on the real installation (`live`)."""
     import asyncio
 
     checks, results, stage = chosen(wanted), [], Stage(live)

@@ -1,7 +1,7 @@
-"""The installation under drill: a throw-away one of this build, or the real one (`live`).
+"""The installation under drill: a throw-away installation of this build, or the real (`live`).
 
-A throw-away installation has its own home, account directory, host and sessions. A live drill makes
-sessions of its own on the account's installation, and ends them; it changes nothing else there.
+A throw-away installation has a separate home, account directory, host and sessions. A live drill
+makes and ends new sessions on the account's installation, and changes no other state there.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Stage:
         return self._clients[name, place]
 
     async def lossy(self) -> LossyLine:
-        """A way to the host that can lose an answer. It has a home of its own, with our key."""
+        """A connection to the host that can lose an answer; its separate home has our key."""
         home = self.base / f"line-{self._count}"
         for directory in (home, home / "run", home / "keys"):
             directory.mkdir(mode=0o700)
@@ -97,7 +97,7 @@ class Stage:
         return await LossyLine.open(home, self.home / "run/host.sock")
 
     async def session(self, contained: bool = False) -> Session:
-        """A new session whose shell has shown its prompt."""
+        """A new session with a shell that has shown a prompt."""
         self._count += 1
         session = await self.client().sessions.new(
             f"{self._run}-{self._count}",
@@ -116,7 +116,7 @@ class Stage:
         return place
 
     async def operator(self, name: str, rights: str, kind: str = "human") -> Client:
-        """A second operator with these rights, and its client."""
+        """A second operator with these rights, and a client of that operator."""
         await self.command("operator", "add", name, "--kind", kind)
         await self.command("grant", name, "--rights", rights)
         return self.client(name)
@@ -138,7 +138,7 @@ class Stage:
         return out.decode("utf-8", "replace")
 
     def attach(self, session: Session, *words: str) -> subprocess.Popen[bytes]:
-        """`holdfast attach` on a terminal of its own."""
+        """`holdfast attach` on a new terminal."""
         theirs, ours = pty.openpty()
         process = subprocess.Popen(
             programs.module("holdfast", "attach", session.id, *words),
@@ -169,7 +169,7 @@ class Stage:
         return pid
 
     async def until(self, check: Callable[[], Awaitable[T | None]], what: str) -> T:
-        """Waits for a signature; Broken if it does not appear."""
+        """Waits for a signature; raises Broken if the signature does not appear."""
         end = time.monotonic() + SOON_S
         while not (found := await check()):
             expect(time.monotonic() < end, f"not within {SOON_S:g} s: {what}")
@@ -179,7 +179,7 @@ class Stage:
     # ------------------------------------------------------------ the end
 
     async def close(self) -> None:
-        """Ends every process of this installation, and removes its files."""
+        """Ends every process of this installation, and removes the files."""
         for process in self._terminals:
             process.kill()
             process.wait()
@@ -209,7 +209,7 @@ class Stage:
 
 
 class LossyLine:
-    """Passes bytes between clients and a host, and can lose an answer with its connection."""
+    """Passes bytes between clients and a host, and can lose an answer and the connection."""
 
     def __init__(self, home: Path, host: Path) -> None:
         self.home, self._host = home, host

@@ -1,1 +1,1 @@
-"""Shipped fakes and checkers: probes, workloads, history checkers."""
+"""The shipped test code: probes of fault tests, and conformance tests of clients and hosts."""

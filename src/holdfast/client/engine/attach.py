@@ -1,8 +1,8 @@
 """An attached terminal as a duplex stream: output with offsets, typed bytes, sizes.
 
-The stream has a connection of its own, because a connection has at most one attachment. After a
+The stream has a separate connection, because a connection has at most one attachment. After a
 lost connection the client attaches again at its own offset, and sends again every input that the
-session has not taken. The host drops repeats by their numbers, so no byte is lost or doubled.
+session has not taken. The host drops repeats by number, so no byte is lost or doubled.
 
 A reader that falls far behind gets the present screen instead of the output in between.
 """
@@ -49,7 +49,7 @@ class Attached:
         self._pieces: deque[Piece] = deque()
         self._bytes = 0
         self._paused = False
-        self._changed = asyncio.Event()  # something to read, taken input, or the end
+        self._changed = asyncio.Event()  # output to read, taken input, or the end
         self._unacked, self._signing = Unacked(), KeySigning()
         self._refused: HoldfastError | None = None  # for the next write
         self._over: HoldfastError | None = None

@@ -21,7 +21,7 @@ FOR_EVER: Final = float("inf")  # a follower waits for the host as long as its c
 
 
 class Engine:
-    """`link`: makes a link for one more lane. `explain`: gives an error the face's advice."""
+    """`link`: makes a link for a further lane. `explain`: gives an error the face's advice."""
 
     def __init__(self, link: Callable[[], Link], explain: Explain | None = None) -> None:
         self._link, self._explain = link, explain
@@ -64,11 +64,11 @@ class Engine:
         return self._lane(op, fields).stream(op, fields, wait_s, patience_s, feed)
 
     def attached(self, session: str, size: tuple[int, int], observe: bool) -> Attached:
-        """A terminal of the session, on a connection of its own."""
+        """A terminal of the session, on a separate connection."""
         return Attached(self._link(), session, size, observe)
 
     def one_at_a_time(self, session: str) -> asyncio.Lock:
-        """A shell runs one command at a time: the commands of this program wait here in order."""
+        """A shell runs a single command at a time: commands of this program wait here in order."""
         return self._runs.setdefault(session, asyncio.Lock())
 
     def _lane(self, op: str, fields: Fields) -> Lane:

@@ -1,6 +1,6 @@
 """A listening port of a session on an address of this machine.
 
-Each local connection is a request of its own, with credit in both directions. A connection that
+Each local connection is a separate request, with credit in both directions. A connection that
 breaks with the host or the relay ends for both programs. The forward is opened again as soon as the
 host answers, and a new connection waits for that.
 """
@@ -174,7 +174,7 @@ class Forwarding:
                             raise
                         await self._again(used)
         except (HoldfastError, OSError, TimeoutError):
-            pass  # the program learns it from its connection
+            pass  # the program learns this from the connection
         finally:
             if ended:
                 writer.close()
@@ -184,7 +184,7 @@ class Forwarding:
                 writer.transport.abort()
 
     async def _again(self, used: str) -> None:
-        """Waits until the host has opened the forward again, under another id."""
+        """Waits until the host has opened the forward again, under a new id."""
         if self._id == used:
             self._open.clear()
             await self.opened()

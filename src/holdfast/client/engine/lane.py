@@ -48,7 +48,7 @@ class Lane:
         return place in self._orders and self._orders[place].held
 
     async def close(self) -> None:
-        """Leaves. A thread that is connecting closes its socket itself."""
+        """Leaves. A thread that is connecting closes the socket itself."""
         self._closed = True
         if self._opening is not None:
             self._opening.cancel()
@@ -151,7 +151,7 @@ class Lane:
         return lost or isinstance(error, HostGone | NoAnswer)
 
     async def _sign(self, wire: Wire, op: str, fields: Fields, place: str) -> None:
-        """Signs for the session's present state, which is asked for if it is not known."""
+        """Signs for the session's present state, which is requested if unknown."""
         if "seq" not in fields:
             fields["seq"] = self._number(op, fields)
         if (target := self.link.acting.targets.get(place)) is None:
@@ -178,7 +178,7 @@ class Lane:
 
 
 class Order:
-    """The order of acts on one place: one act at a time, until the host has settled it."""
+    """The order of acts on a session or machine: the next act waits until one is settled."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -190,7 +190,7 @@ class Order:
 
 
 class Unsettled:
-    """An act that may still have to be sent again under its number."""
+    """An act that may still have to be sent again under the same number."""
 
     def __init__(self, order: Order, lock: asyncio.Lock) -> None:
         self._order, self._lock = order, lock

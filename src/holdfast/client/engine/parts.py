@@ -1,4 +1,4 @@
-"""The parts of an answer, in the order in which the host sends them."""
+"""The parts of an answer, in the order of sending."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Data(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Output between two offsets that rolled off before it could be sent."""
+    """Output between two offsets that rolled off before the host could send it."""
 
     start: int
     end: int

@@ -1,4 +1,4 @@
-"""One live connection: sends frames, and hands each received frame to the request it answers.
+"""One live connection: sends frames, and hands each received frame to the answered request.
 
 The queue of a request is bounded by the credit that the request gives the host: a caller that does
 not read its parts delays no other request. An older host takes no credit; then the whole connection
@@ -21,7 +21,7 @@ from holdfast.model.errors import HoldfastError, PeerFault, TimedOut, Usage, fro
 from holdfast.model.limits import DOWNSTREAM_WINDOW_BYTES, REQUEST_BYTES
 from holdfast.wire import frames
 
-QUEUE_BYTES: Final = 4 << 20  # of one request, before the connection pauses
+QUEUE_BYTES: Final = 4 << 20  # of a request, before the connection pauses
 EVENT_BYTES: Final = 512  # what an event counts for
 PIECE_BYTES: Final = 64 * 1024  # of a STDIN frame: between two, other requests can send
 
@@ -83,7 +83,7 @@ class Exchange:
         self._may_send.set()
 
     async def send(self, data: bytes | memoryview) -> bool:
-        """Sends bytes when the host takes them; False if the request is over. None: the end."""
+        """Sends bytes when the host is ready; False if the request is over. None: the end."""
         left = memoryview(data)
         while not self.over:
             if left and self._allowed <= self._sent:
@@ -153,7 +153,7 @@ class Wire(asyncio.Protocol):
     async def parts(
         self, body: dict[str, Any], wait_s: float | None, feed: Feed | None = None
     ) -> AsyncGenerator[Part, None]:
-        """Sends a request and gives the parts of its answer. Closing it early cancels the request.
+        """Sends a request and gives the parts of the answer. Closing it early cancels the request.
 
         `wait_s`: for each part; without limit once an approver has to decide. `feed`: sends bytes
         for the request meanwhile.
@@ -195,7 +195,7 @@ class Wire(asyncio.Protocol):
         return exchange
 
     def _leave(self, exchange: Exchange) -> None:
-        """Forgets a request, and cancels it if the host has not answered."""
+        """Forgets a request, and cancels a request that the host has not answered."""
         self._exchanges.pop(exchange.number, None)
         self.go_on(exchange)
         if not exchange.over and self.gone is None and self.transport is not None:

@@ -40,7 +40,7 @@ UNKNOWN: Final = {"of_a_later_release": {"is": ["ignored", None, 1.5]}}
 
 
 class Stage:
-    """One client program and its host."""
+    """A client program and a scripted host."""
 
     def __init__(self, argv: Sequence[str], folder: str) -> None:
         self.host = ScriptedHost(folder)
@@ -51,7 +51,7 @@ class Stage:
         self.client.close()
 
     def connect(self) -> None:
-        """Tells the client where the host is; the client connects now or with its first request."""
+        """Tells the client where the host is; the client connects now or with the first request."""
         self.client.do(
             "connect",
             socket=self.host.path,

@@ -1,7 +1,8 @@
 """The cases for a host: frames and requests of a client, and the answers that the host owes.
 
-The suite makes a session of its own on the installation, and ends it. Other sessions, operators
-and settings are not touched; the record and the events of the machine name the suite's session.
+The suite makes a new session on the installation, and ends the session afterwards. Other sessions,
+operators and settings are not touched; the record and the events of the machine name the suite's
+session.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ AT_ONCE: Final = 64  # requests
 
 
 class Stage:
-    """An operator of the installation, and a session of its own."""
+    """An operator of the installation, and a new session."""
 
     def __init__(self, home: str | None, operator: str | None) -> None:
         environ = {**os.environ, **({"HOLDFAST_HOME": home} if home else {})}

@@ -20,7 +20,7 @@ Body = dict[str, Any]
 
 @dataclass
 class Answer:
-    """All parts of the answer to a request, in their order."""
+    """All parts of the answer to a request, in the order of arrival."""
 
     ok: bool = False
     body: Body = field(default_factory=dict)

@@ -46,7 +46,7 @@ class Program:
         return self._process.stdout.fileno()
 
     def do(self, command: str, **fields: object) -> None:
-        """Sends a command, without waiting for its answer."""
+        """Sends a command, without waiting for the answer."""
         self._number += 1
         words = json.dumps({"id": self._number, "do": command, **fields})
         assert self._process.stdin is not None

@@ -1,4 +1,4 @@
-"""Cases, their results, and the report."""
+"""Cases, results, and the report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 S = TypeVar("S")
 Verdict = Literal["passed", "failed", "skipped"]
-WAIT_S: Final = 60.0  # for one answer, however slow the machine is; only a hang takes this long
+WAIT_S: Final = 60.0  # for an answer, however slow the machine is; only a hang takes this long
 
 
 class Failed(Exception):
@@ -56,12 +56,12 @@ def _short(value: object) -> str:
 
 
 def chosen(cases: Sequence[Case[S]], wanted: Sequence[str]) -> list[Case[S]]:
-    """The cases whose name or clause is named; all if none is."""
+    """The cases with a name or clause in this list; all if none is."""
     return [one for one in cases if not wanted or {one.name, one.clause} & set(wanted)]
 
 
 def judged(case: Case[S], run: Callable[[], None]) -> Result:
-    """Runs one case. Every exception is a failure of the program under test, or of the suite."""
+    """Runs a case. Every exception is a failure of the program under test, or of the suite."""
     began, verdict, detail = time.monotonic(), "passed", ""
     try:
         run()

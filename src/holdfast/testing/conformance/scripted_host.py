@@ -135,7 +135,7 @@ class ScriptedHost:
 
 
 class Conversation:
-    """One connection of the client."""
+    """A connection of the client."""
 
     def __init__(self, host: ScriptedHost, sock: socket.socket) -> None:
         self.host = host
@@ -166,7 +166,7 @@ class Conversation:
         return self._ready.pop(0)
 
     def quiet(self, wait_s: float) -> bool:
-        """Whether the client sends nothing for a while."""
+        """Whether the client is silent for a while."""
         if self._ready:
             return False
         self._sock.settimeout(wait_s)

@@ -1,4 +1,4 @@
-"""http: an HTTP server for services, its tokens and its webhooks."""
+"""http: an HTTP server for services, with tokens and webhooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.home import Home
 
 LISTEN = "127.0.0.1:8480"
-PAGE = 1000  # events in one answer
+PAGE = 1000  # events in an answer
 
 http_parser = usage("""
     serve HTTP and JSON as a service operator, and make the tokens that its clients use. The server

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.client.transfers import Progress, Transfers
     from holdfast.model.jsontext import Json
 
-PAGE = 1000  # entries of a directory in one answer
+PAGE = 1000  # entries of a directory in an answer
 SHOW_S = 0.2  # between two lines of progress
 
 files_parser = usage(f"""
@@ -201,7 +201,7 @@ async def _get_one(args: Namespace, it: Transfers, path: str, local: str) -> Jso
 
 
 async def _get_tree(args: Namespace, it: Transfers, path: str, local: str) -> int:
-    """A directory and everything below it; the copy gets the name of the directory."""
+    """A directory with all files below; the copy gets the name of the directory."""
     from holdfast.client.transfers import local_target
 
     base = local_target(local, path)
@@ -295,7 +295,7 @@ async def _put_one(
 
 
 async def _put_tree(args: Namespace, it: Transfers, local: str, path: str) -> int:
-    """A directory and everything below it; the copy gets the name of the directory."""
+    """A directory with all files below; the copy gets the name of the directory."""
     from holdfast.client.transfers import local_name
 
     args.parents = True
@@ -313,7 +313,7 @@ async def _put_tree(args: Namespace, it: Transfers, local: str, path: str) -> in
 
 
 def _below(local: str) -> tuple[list[str], list[str]]:
-    """The regular files below a directory, and everything else except directories."""
+    """The regular files below a directory, and the files of other types except directories."""
     found: list[str] = []
     skipped: list[str] = []
     for folder, folders, names in os.walk(local):
