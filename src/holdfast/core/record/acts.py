@@ -73,25 +73,25 @@ MEANT_CHARS: Final = 1000
 WITH_STDIN: Final = b"\0stdin"
 
 
-def is_act(op: str, fields: Mapping[str, Any]) -> bool:
+def is_act(op: str, fields: Mapping[str, object]) -> bool:
     return op in ON_MACHINE or (
         op in KINDS and not (op == "turn" and fields.get("act", "show") == "show")
     )
 
 
-def changes(op: str, fields: Mapping[str, Any]) -> bool:
+def changes(op: str, fields: Mapping[str, object]) -> bool:
     """Whether the request has an effect, so that a lost answer leaves the effect unknown."""
     if OPERATIONS[op].harmless:
         return False
     return is_act(op, fields) or not OPERATIONS[op].act
 
 
-def place(op: str, fields: Mapping[str, Any]) -> str:
+def place(op: str, fields: Mapping[str, object]) -> str:
     """Where an act is recorded: the session that the request names, or the machine."""
     return MACHINE if op in ON_MACHINE else str(fields["session"])
 
 
-def meant(fields: Mapping[str, Any]) -> dict[str, str]:
+def meant(fields: Mapping[str, object]) -> dict[str, str]:
     """The purpose and the expected effect of an act, in the words of its client."""
     found = {name: str(fields[name]) for name in ("intent", "expects") if fields.get(name)}
     if any(len(text) > MEANT_CHARS for text in found.values()):
@@ -99,16 +99,16 @@ def meant(fields: Mapping[str, Any]) -> dict[str, str]:
     return {name: printable(text) for name, text in found.items()}
 
 
-def meant_in_words(facts: Mapping[str, Any], most: int) -> str:
+def meant_in_words(facts: Mapping[str, object], most: int) -> str:
     said = ((name, facts.get(name)) for name in ("intent", "expects"))
     return "; ".join(f"{name}: {printable(str(text))[:most]}" for name, text in said if text)
 
 
-def kind(op: str, fields: Mapping[str, Any]) -> str:
+def kind(op: str, fields: Mapping[str, object]) -> str:
     return "paste" if op == "send" and fields.get("paste") else KINDS.get(op) or ON_MACHINE[op]
 
 
-def content(op: str, fields: Mapping[str, Any]) -> bytes:
+def content(op: str, fields: Mapping[str, object]) -> bytes:
     """The bytes that the actor commits to; ValueError for a text that no bytes stand for.
 
     LookupError for an operation without an entry: no act may be signed with nothing by mistake.
@@ -120,7 +120,7 @@ def content(op: str, fields: Mapping[str, Any]) -> bytes:
     return CONTENTS[op](fields)
 
 
-def _whole(op: str, fields: Mapping[str, Any]) -> bytes:
+def _whole(op: str, fields: Mapping[str, object]) -> bytes:
     """The operation and all fields, for acts on the machine."""
     signed = {
         name: _plain(name, value)
@@ -145,12 +145,12 @@ def intention(op: str, fields: Mapping[str, Any]) -> bytes:
     return _whole(op, {**asked, **({"env": set_here} if set_here else {})})
 
 
-def _nothing(fields: Mapping[str, Any]) -> bytes:
+def _nothing(fields: Mapping[str, object]) -> bytes:
     """For an act that place and kind describe completely."""
     return b""
 
 
-def _given(fields: Mapping[str, Any], name: str) -> bytes:
+def _given(fields: Mapping[str, object], name: str) -> bytes:
     """For an act with a single optional field; nothing if the field is absent."""
     value = fields.get(name)
     return b"" if not value else canonical.encode({name: _plain("", value)})
@@ -174,17 +174,17 @@ def _typed(fields: Mapping[str, Any]) -> bytes:
     return b"\0" + canonical.encode({"keys": [str(key) for key in keys], "text": text.hex()})
 
 
-def _turn(fields: Mapping[str, Any]) -> bytes:
+def _turn(fields: Mapping[str, object]) -> bytes:
     return canonical.encode(
         {"act": _plain("", fields.get("act")), "to": _plain("", fields.get("to"))}
     )
 
 
-def _name(fields: Mapping[str, Any]) -> bytes:
+def _name(fields: Mapping[str, object]) -> bytes:
     return canonical.encode({"name": _plain("", fields["name"])})
 
 
-def _signal(fields: Mapping[str, Any]) -> bytes:
+def _signal(fields: Mapping[str, object]) -> bytes:
     return canonical.encode(
         {
             "pid": fields["pid"],
@@ -194,10 +194,10 @@ def _signal(fields: Mapping[str, Any]) -> bytes:
     )
 
 
-def _file(op: str, signed: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bytes]:
+def _file(op: str, signed: Mapping[str, object]) -> Callable[[Mapping[str, object]], bytes]:
     """The operation, because all operations on files have one kind, and the signed fields."""
 
-    def content(fields: Mapping[str, Any]) -> bytes:
+    def content(fields: Mapping[str, object]) -> bytes:
         asked = {name: fields.get(name, default) for name, default in signed.items()}
         return canonical.encode(
             {"op": op, **{name: _plain("", value) for name, value in asked.items()}}
@@ -207,7 +207,7 @@ def _file(op: str, signed: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], b
 
 
 # Of each operation on files: the signed fields, with the value that an absent field has.
-_FILES: Final[Mapping[str, Mapping[str, Any]]] = {
+_FILES: Final[Mapping[str, Mapping[str, object]]] = {
     "files.ls": {"path": "."},
     "files.stat": {"path": None},
     "files.get": {"path": None},
@@ -226,7 +226,7 @@ _FILES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 # Of every act on a session; acts on the machine sign all fields.
-CONTENTS: Final[Mapping[str, Callable[[Mapping[str, Any]], bytes]]] = {
+CONTENTS: Final[Mapping[str, Callable[[Mapping[str, object]], bytes]]] = {
     "run": _run,
     "send": _typed,
     "turn": _turn,
@@ -241,7 +241,7 @@ CONTENTS: Final[Mapping[str, Callable[[Mapping[str, Any]], bytes]]] = {
 }
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain(name: str, value: Any) -> object:
     """A value in a form fit for the record; of an environment, which has secrets, only the hash."""
     if name == "env":
         named = {

@@ -126,7 +126,7 @@ class Inheritance:
                 del self._told[next(iter(self._told))]
 
 
-def _author(one: Mapping[str, Any]) -> object:
+def _author(one: Mapping[str, object]) -> object:
     return one.get("actor", one.get("operator"))
 
 
@@ -163,7 +163,7 @@ def in_a_line(facts: Mapping[str, Any], me: str = "") -> str:
     )
 
 
-def credential_in_words(one: Mapping[str, Any]) -> str:
+def credential_in_words(one: Mapping[str, object]) -> str:
     """Describe an open credential with the operator that opened it."""
     kind, name = one["kind"], str(one["name"])
     if kind == UNKNOWN:
@@ -177,13 +177,13 @@ def credential_in_words(one: Mapping[str, Any]) -> str:
     return f"{_of(one)}{what.replace('{name}', name)}"
 
 
-def file_in_words(one: Mapping[str, Any]) -> str:
+def file_in_words(one: Mapping[str, object]) -> str:
     """Describe an open file with the operator of the process."""
     how = [word for word, is_so in (("written", one["write"]), ("locked", one["lock"])) if is_so]
     return f"{_of(one)}{one['path']} ({', '.join(how)})"
 
 
-def _of(one: Mapping[str, Any]) -> str:
+def _of(one: Mapping[str, object]) -> str:
     return "" if one["actor"] == UNKNOWN else f"{one['actor']}'s "
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import types
 import typing
 from dataclasses import fields, is_dataclass
-from typing import Any
 
 from holdfast.core.contract.message import Absent
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
 
-def breaches(cls: Any, body: dict[str, Any], where: str = "") -> list[str]:
+
+def breaches(cls: type, body: Json, where: str = "") -> list[str]:
     """Each field that is missing, unknown or of another type."""
     hints = typing.get_type_hints(cls)
     known = {one.name.rstrip("_"): hints[one.name] for one in fields(cls)}
@@ -24,18 +27,19 @@ def breaches(cls: Any, body: dict[str, Any], where: str = "") -> list[str]:
     return found
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
+def _options(hint: object) -> tuple[object, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) is types.UnionType else (hint,)
 
 
-def _wrong(options: tuple[Any, ...], value: object, where: str) -> list[str]:
+def _wrong(options: tuple[object, ...], value: object, where: str) -> list[str]:
     tries = [_breaches(one, value, where) for one in options if one is not Absent]
     return [] if [] in tries else min(tries, key=len)
 
 
-def _breaches(hint: Any, value: object, where: str) -> list[str]:
+def _breaches(hint: object, value: object, where: str) -> list[str]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if is_dataclass(hint):
+        assert isinstance(hint, type)
         return breaches(hint, value, f"{where}.") if isinstance(value, dict) else [f"{where}: part"]
     if origin in (tuple, list):
         if not isinstance(value, list):

@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import home as homes
 from holdfast.client.identity import operator_name
@@ -22,9 +22,12 @@ from holdfast.core.contract.message import Acknowledgement
 from holdfast.core.contract.table import OPERATIONS
 from holdfast.model import signing
 from holdfast.testing.conformance.conforms import breaches
-from holdfast.testing.conformance.peer import Answer, Body, Peer
+from holdfast.testing.conformance.peer import Answer, Peer
 from holdfast.testing.conformance.report import Case, Result, expect, judged, same
 from holdfast.wire import frames
+
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
 
 ROLLED: Final = 4 << 20  # bytes of output at a time, until the session keeps no more
 ROLLS_MAX: Final = 32
@@ -177,7 +180,7 @@ def many_at_once(stage: Stage) -> None:
 
 def answers(stage: Stage) -> None:
     peer, named = stage.peer(), {"session": stage.session}
-    asked: list[tuple[str, Body]] = [
+    asked: list[tuple[str, Json]] = [
         ("ping", {}),
         ("stats", {}),
         ("ls", {"all": True}),
@@ -211,7 +214,7 @@ def run_command(stage: Stage) -> None:
         any(one["event"] == "began" and one["ref"] == body["ref"] for one in answer.events),
         "the event `began` carries the reference",
     )
-    more: Body = {name: body.pop(name) for name in ("recorded", "shaped") if name in body}
+    more: Json = {name: body.pop(name) for name in ("recorded", "shaped") if name in body}
     found = breaches(OPERATIONS["run"].reply, body) + breaches(Acknowledgement, more)
     expect(not found, f"the answer to run: {'; '.join(found[:3])}")
 
@@ -245,7 +248,7 @@ def stale(stage: Stage) -> None:
     peer = stage.peer()
     target = peer.acting.learn(stage.session, peer.ask("place", session=stage.session).result())
     target.seen = os.urandom(32).hex()
-    fields: Body = {"session": stage.session, "text": "true", "seq": 1}
+    fields: Json = {"session": stage.session, "text": "true", "seq": 1}
     peer.acting.sign("run", fields, target)
     peer.ask("run", **fields).refused("stale")
 
@@ -278,7 +281,7 @@ def once(stage: Stage) -> None:
 def typed(stage: Stage) -> None:
     effect = stage.folder / "typed"
     peer, text = stage.peer(), f"echo typed >>{effect}"
-    fields: Body = {"session": stage.session, "text": text, "keys": ["Enter"]}
+    fields: Json = {"session": stage.session, "text": text, "keys": ["Enter"]}
     peer.act("send", **fields).result()
     again = stage.peer(peer.client).act("send", seq=peer.sequence, **fields)
     expect("offset" not in again.result(), "the answer to a repeat has no offset")
@@ -319,7 +322,7 @@ def input_window(stage: Stage) -> None:
     fields = peer.signed("run", session=stage.session, text="wc -c", stdin=True)
     number, sent, over = peer.begin("run", **fields), 0, False
 
-    def feed(event: Body) -> None:
+    def feed(event: Json) -> None:
         nonlocal sent, over
         if event["event"] == "stdin" and not event.get("done"):
             size = min(event["until"], INPUT) - sent

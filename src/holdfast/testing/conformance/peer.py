@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from holdfast.client.signing import Acting
 from holdfast.core.record import acts
@@ -15,7 +15,8 @@ from holdfast.model import signing
 from holdfast.testing.conformance.report import WAIT_S, Failed, same
 from holdfast.wire import frames, hello
 
-Body = dict[str, Any]
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
 
 
 @dataclass
@@ -23,15 +24,15 @@ class Answer:
     """All parts of the answer to a request, in the order of arrival."""
 
     ok: bool = False
-    body: Body = field(default_factory=dict)
-    events: list[Body] = field(default_factory=list)
+    body: Json = field(default_factory=dict)
+    events: list[Json] = field(default_factory=list)
     parts: list[tuple[int, int, bytes | None]] = field(default_factory=list)  # None: a gap
 
     @property
     def data(self) -> bytes:
         return b"".join(data for _, _, data in self.parts if data is not None)
 
-    def result(self) -> Body:
+    def result(self) -> Json:
         if not self.ok:
             raise Failed(f"the host refused: {self.body}")
         return self.body
@@ -47,7 +48,7 @@ class Peer:
         self.identity = identity
         self.client = int.from_bytes(os.urandom(8), "little") | 2 if client is None else client
         self.sequence = 0
-        self.welcome: Body = {}
+        self.welcome: Json = {}
         self.machine = ""
         self.acting = Acting()
         self._number = 0
@@ -85,9 +86,9 @@ class Peer:
 
     # ------------------------------------------------------------ the introduction
 
-    def greet(self, **changed: object) -> Body:
+    def greet(self, **changed: object) -> Json:
         """Sends HELLO."""
-        words: Body = {
+        words: Json = {
             "version": frames.VERSION,
             "lowest": frames.LOWEST,
             "client": self.client,
@@ -99,7 +100,7 @@ class Peer:
         self.send(frames.pack_json(frames.HELLO, words))
         return words
 
-    def prove(self, words: Body, spoil: Callable[[bytes], bytes] = lambda it: it) -> None:
+    def prove(self, words: Json, spoil: Callable[[bytes], bytes] = lambda it: it) -> None:
         """Answers CHALLENGE. `spoil` changes the signature."""
         kind, payload = self.next()
         same(kind, frames.CHALLENGE, "the answer to HELLO")
@@ -126,7 +127,7 @@ class Peer:
         self.send(frames.request(self._number, {"op": op, **fields}))
         return self._number
 
-    def answer(self, number: int, on_event: Callable[[Body], None] = lambda event: None) -> Answer:
+    def answer(self, number: int, on_event: Callable[[Json], None] = lambda event: None) -> Answer:
         found = Answer()
         while True:
             kind, payload = self.next()
@@ -150,7 +151,7 @@ class Peer:
     def ask(self, op: str, **fields: object) -> Answer:
         return self.answer(self.begin(op, **fields))
 
-    def signed(self, op: str, seq: int | None = None, **fields: Any) -> Body:
+    def signed(self, op: str, seq: int | None = None, **fields: object) -> Json:
         """The fields of an act with its signature, for the place as it is now."""
         where = acts.place(op, fields)
         target = self.acting.learn(where, self.ask("place", session=where).result())
@@ -160,5 +161,5 @@ class Peer:
         self.acting.sign(op, made, target)
         return made
 
-    def act(self, op: str, seq: int | None = None, **fields: Any) -> Answer:
+    def act(self, op: str, seq: int | None = None, **fields: object) -> Answer:
         return self.ask(op, **self.signed(op, seq, **fields))

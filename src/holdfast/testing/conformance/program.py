@@ -10,9 +10,12 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.testing.conformance.report import WAIT_S, Failed, Skipped
+
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
 
 ANSWER_BYTES: Final = 16 << 20  # of one line
 LEAVE_S: Final = 5.0  # for the program to exit after the end of its input
@@ -22,15 +25,15 @@ LEAVE_S: Final = 5.0  # for the program to exit after the end of its input
 class Answer:
     """The answer to a command: `body` of a success, or the error's name, code and advice."""
 
-    body: dict[str, Any]
-    error: dict[str, Any] | None
+    body: Json
+    error: Json | None
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Json:
         if self.error is not None:
             raise Failed(f"the client reports {self.error}")
         return self.body
 
-    def failure(self) -> dict[str, Any]:
+    def failure(self) -> Json:
         if self.error is None:
             raise Failed(f"the client reports success where the host refused: {self.body}")
         return self.error

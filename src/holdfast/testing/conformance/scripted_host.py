@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.core.contract.codec import encode
 from holdfast.core.contract.message import Recorded, Size
@@ -18,6 +18,9 @@ from holdfast.core.record import acts, statement
 from holdfast.model import canonical, ids, signing
 from holdfast.testing.conformance.report import WAIT_S, Failed, expect, same
 from holdfast.wire import frames, hello
+
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
 
 SESSION: Final = "c0nf0rmance0"
 NAME: Final = "conformance"
@@ -33,7 +36,7 @@ class Asked(NamedTuple):
     """A request of the client."""
 
     number: int
-    body: dict[str, Any]
+    body: Json
 
 
 class ScriptedHost:
@@ -89,10 +92,10 @@ class ScriptedHost:
 
     # ------------------------------------------------------------ answers of this host
 
-    def place(self) -> dict[str, Any]:
+    def place(self) -> Json:
         return encode(ActTarget(id=SESSION, epoch=EPOCH, seen=self.seen))
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Json:
         return encode(
             Summary(
                 id=SESSION,
@@ -109,11 +112,11 @@ class ScriptedHost:
             )
         )
 
-    def listed(self) -> dict[str, Any]:
+    def listed(self) -> Json:
         body = encode(Listed(sessions=()))
         return {**body, "sessions": [self.summary()]}
 
-    def recorded(self, client: str, number: int) -> dict[str, Any]:
+    def recorded(self, client: str, number: int) -> Json:
         """A new entry of the record, and the receipt for its client."""
         self.entries += 1
         self.seen = os.urandom(32).hex()
@@ -139,7 +142,7 @@ class Conversation:
 
     def __init__(self, host: ScriptedHost, sock: socket.socket) -> None:
         self.host = host
-        self.hello: dict[str, Any] = {}
+        self.hello: Json = {}
         self.client = self.binding = ""
         self._sock = sock
         self._sock.settimeout(WAIT_S)
@@ -182,7 +185,7 @@ class Conversation:
 
     # ------------------------------------------------------------ the introduction
 
-    def read_hello(self) -> dict[str, Any]:
+    def read_hello(self) -> Json:
         kind, payload = self.next()
         same(kind, frames.HELLO, "the first frame")
         self.hello = body = frames.read_json(payload)
@@ -316,7 +319,7 @@ class Conversation:
             ref=f"{ref}#7",
         )
 
-    def reply(self, number: int, body: dict[str, Any]) -> None:
+    def reply(self, number: int, body: Json) -> None:
         self.send(frames.reply(number, body))
 
     def fail(self, number: int, **error: object) -> None:
