@@ -23,7 +23,7 @@ HEAD = '''"""The Python API without `await`: rendered by scripts/render_sync.py 
     with holdfast.sync.connect() as client:
         print(client.sessions.get("main").run("git status").output)
 
-Works in any thread, also in one whose event loop is running.
+Works in any thread, also in a thread with a running event loop.
 """
 
 from __future__ import annotations

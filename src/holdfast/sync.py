@@ -3,7 +3,7 @@
     with holdfast.sync.connect() as client:
         print(client.sessions.get("main").run("git status").output)
 
-Works in any thread, also in one whose event loop is running.
+Works in any thread, also in a thread with a running event loop.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from holdfast.sdk.session import TurnRule
 
 
 class Running:
-    """A command under way. Its `ref` outlives this object and this process.
+    """A command under way. The `ref` outlives this object and this process.
 
     Iterate for the output as it comes, or `wait` for the result. `leave` stops following; the
-    command goes on, and `client.resolve(ref)` gives its exit code later.
+    command goes on, and `client.resolve(ref)` gives the exit code later.
     """
 
     def __init__(self, portal: Portal, it: _running.Running) -> None:
@@ -98,7 +98,7 @@ class Files:
         return self._portal.run(self._it.stat(path))
 
     def search(self, pattern: str, path: str = ".", *, text: str = "", limit: int = 1000) -> Found:
-        """Files below a directory whose name matches a pattern, such as `*.py`.
+        """Files below a directory with a name that matches a pattern like `*.py`.
 
         `text`: only lines that contain this text.
         """
@@ -164,7 +164,7 @@ class Files:
 
 
 class Forward:
-    """A port of a session at a local address. Use it with `with`."""
+    """A port of a session at a local address, for `with`."""
 
     def __init__(self, portal: Portal, it: _forward.Forward) -> None:
         self._portal, self._it = portal, it
@@ -213,7 +213,7 @@ class Forward:
 
 
 class Attachment:
-    """A terminal of the session. Use it with `with`; iterate for the output.
+    """A terminal of the session, for `with`; iterate for the output.
 
     The first output is the present screen. The stream survives the loss of the host: no byte is
     missing, and none comes twice.
@@ -258,7 +258,7 @@ class Attachment:
 
 
 class Session:
-    """One live session. Its `id` is the same for every client, host and machine."""
+    """A live session. The `id` is the same for every client, host and machine."""
 
     def __init__(self, portal: Portal, it: _session.Session) -> None:
         self._portal, self._it = portal, it
@@ -297,7 +297,7 @@ class Session:
         expects: str | None = None,
         on_held: OnHeld | None = None,
     ) -> RunResult:
-        """Runs a command in the session's shell; gives its output and exit code.
+        """Runs a command in the session's shell; gives the output and the exit code.
 
         `turn`: `wait` for the turn and a free prompt, `fail` if there is none, or `seize` the turn.
         `timeout`: after so many seconds the result has the state `running`; the command goes on.
@@ -331,7 +331,7 @@ class Session:
         expects: str | None = None,
         on_held: OnHeld | None = None,
     ) -> Running:
-        """Starts a command and returns at once; the handle streams, waits, or leaves it alone."""
+        """Starts a command and returns at once; the handle can stream, wait, or leave."""
         return Running(
             self._portal,
             self._portal.run(
@@ -367,7 +367,7 @@ class Session:
         )
 
     def signal(self, pid: int, signal: str = "TERM", *, tree: bool = False) -> int:
-        """Signals one process, or the process and all below; gives the number of processes."""
+        """Signals a process, or the process and all below; gives the number of processes."""
         return self._portal.run(self._it.signal(pid, signal, tree=tree))
 
     def seize(self, *, stop: bool = False) -> Seized:
@@ -390,7 +390,7 @@ class Session:
         return self._portal.run(self._it.resume(operator=operator))
 
     def rename(self, name: str) -> None:
-        """Gives the session another name; its id stays."""
+        """Gives the session a new name; the id stays."""
         self._portal.run(self._it.rename(name))
 
     def end(self) -> Ended:
@@ -405,7 +405,7 @@ class Session:
         """A listening TCP port of the session at an address of this machine, within a `with` block.
 
         `listen`: ADDRESS, ADDRESS:PORT or PORT; by default 127.0.0.1 with the same port, or with a
-        free one. `expose`: allow an address that other machines can reach.
+        free port. `expose`: allow an address that other machines can reach.
         """
         return Forward(self._portal, self._it.forward(port, listen, expose=expose))
 
@@ -464,7 +464,7 @@ class Turn:
         return self._portal.run(self._it.state())
 
     def request(self, wait: float = 0.0) -> TurnState | None:
-        """Asks for the turn, and waits so many seconds for it."""
+        """Asks for the turn, and waits at most `wait` seconds."""
         return self._portal.run(self._it.request(wait))
 
     def release(self) -> TurnState | None:
@@ -555,7 +555,7 @@ class Operators:
 
 
 class Client:
-    """The sessions and machines that one operator can reach. Use it with `with`."""
+    """The sessions and machines that an operator can reach, for `with`."""
 
     def __init__(self, portal: Portal, it: _client.Client) -> None:
         self._portal, self._it = portal, it
@@ -584,7 +584,7 @@ class Client:
     def resolve(self, ref: str) -> Resolved:
         """The present meaning of a reference: live, ended with a code, or not known any more.
 
-        Asks this machine first, then all known machines; `machine` names the one that knows it.
+        Asks this machine first, then all known machines; `machine`: the one that knows.
         """
         return self._portal.run(self._it.resolve(ref))
 
@@ -610,7 +610,7 @@ class Sessions:
     def get(self, name: str) -> Session:
         """A session by its id, name or unique prefix; `MACHINE/NAME` on another machine.
 
-        This machine comes first. If it has no such session, all known machines are asked for that
+        This machine comes first. If the session is not here, all known machines are asked for that
         id or whole name. `Ambiguous` lists the candidates; `NotFound` names silent machines.
         """
         return Session(self._portal, self._portal.run(self._it.get(name)))
@@ -663,11 +663,11 @@ class Machines:
         self._portal, self._it = portal, it
 
     def list(self) -> builtins.list[Machine]:
-        """Every known machine; each is asked whether it answers (`presence`)."""
+        """Every known machine; `presence` says whether the machine has answered just now."""
         return self._portal.run(self._it.list())
 
     def known(self) -> builtins.list[Machine]:
-        """Every known machine, without asking it: its presence is `unknown`."""
+        """Every known machine, without a request: `presence` is `unknown`."""
         return self._portal.run(self._it.known())
 
 
@@ -695,7 +695,7 @@ class Approvals:
 
 
 class Terminal:
-    """One command in a session of its own."""
+    """A command in a new session."""
 
     def __init__(self, portal: Portal, it: _client.Terminal) -> None:
         self._portal, self._it = portal, it

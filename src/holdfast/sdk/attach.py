@@ -11,7 +11,7 @@ from holdfast.sdk.results import Output
 
 
 class Attachment:
-    """A terminal of the session. Use it with `async with`; iterate for the output.
+    """A terminal of the session, for `async with`; iterate for the output.
 
     The first output is the present screen. The stream survives the loss of the host: no byte is
     missing, and none comes twice.

@@ -74,7 +74,7 @@ def connect(
 
 
 class Client:
-    """The sessions and machines that one operator can reach. Use it with `async with`."""
+    """The sessions and machines that an operator can reach, for `async with`."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Client:
     async def resolve(self, ref: str) -> Resolved:
         """The present meaning of a reference: live, ended with a code, or not known any more.
 
-        Asks this machine first, then all known machines; `machine` names the one that knows it.
+        Asks this machine first, then all known machines; `machine`: the one that knows.
         """
         body = await self.engine(HERE).ask("resolve", ref=ref)
         if not body["known"]:
@@ -213,7 +213,7 @@ class Sessions:
     async def get(self, name: str) -> Session:
         """A session by its id, name or unique prefix; `MACHINE/NAME` on another machine.
 
-        This machine comes first. If it has no such session, all known machines are asked for that
+        This machine comes first. If the session is not here, all known machines are asked for that
         id or whole name. `Ambiguous` lists the candidates; `NotFound` names silent machines.
         """
         machine, _, session = name.rpartition("/")
@@ -293,7 +293,7 @@ class Machines:
         self._client = client
 
     async def list(self) -> builtins.list[Machine]:
-        """Every known machine; each is asked whether it answers (`presence`)."""
+        """Every known machine; `presence` says whether the machine has answered just now."""
         answers, silent = await self._client.everywhere(lambda one: one.ask("ping"))
         return [
             replace(one, presence="online", sessions=answers[one.name].get("sessions"))
@@ -303,7 +303,7 @@ class Machines:
         ]
 
     async def known(self) -> builtins.list[Machine]:
-        """Every known machine, without asking it: its presence is `unknown`."""
+        """Every known machine, without a request: `presence` is `unknown`."""
         client = self._client
         if client._credential is not None:
             return []
@@ -348,7 +348,7 @@ class Approvals:
 
 
 class Terminal:
-    """One command in a session of its own."""
+    """A command in a new session."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -48,7 +48,7 @@ class Files:
     async def search(
         self, pattern: str, path: str = ".", *, text: str = "", limit: int = 1000
     ) -> Found:
-        """Files below a directory whose name matches a pattern, such as `*.py`.
+        """Files below a directory with a name that matches a pattern like `*.py`.
 
         `text`: only lines that contain this text.
         """

@@ -11,7 +11,7 @@ from holdfast.client.engine.forward import Forwarding, listener
 
 
 class Forward:
-    """A port of a session at a local address. Use it with `async with`."""
+    """A port of a session at a local address, for `async with`."""
 
     def __init__(
         self, engine: Engine, session: str, port: int, listen: str | None, expose: bool

@@ -1,6 +1,6 @@
-"""Runs the asynchronous API for callers without an event loop, in a thread of its own.
+"""Runs the asynchronous API for callers without an event loop, in a separate thread.
 
-The thread makes the API usable from any thread, also from one whose event loop is running.
+The thread makes the API usable from any thread, also from a thread with a running event loop.
 """
 
 from __future__ import annotations

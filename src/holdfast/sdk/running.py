@@ -23,10 +23,10 @@ async def began(parts: AsyncGenerator[Part, None], on_held: OnHeld | None = None
 
 
 class Running:
-    """A command under way. Its `ref` outlives this object and this process.
+    """A command under way. The `ref` outlives this object and this process.
 
     Iterate for the output as it comes, or `wait` for the result. `leave` stops following; the
-    command goes on, and `client.resolve(ref)` gives its exit code later.
+    command goes on, and `client.resolve(ref)` gives the exit code later.
     """
 
     def __init__(self, parts: AsyncGenerator[Part, None], on_held: OnHeld | None = None) -> None:

@@ -37,7 +37,7 @@ WAIT_S: Final = 30.0  # for the turn or the prompt, before the act is tried agai
 
 
 class Session:
-    """One live session. Its `id` is the same for every client, host and machine."""
+    """A live session. The `id` is the same for every client, host and machine."""
 
     def __init__(self, engine: Engine, info: SessionInfo) -> None:
         self._engine, self._info = engine, info
@@ -76,7 +76,7 @@ class Session:
         expects: str | None = None,
         on_held: OnHeld | None = None,
     ) -> RunResult:
-        """Runs a command in the session's shell; gives its output and exit code.
+        """Runs a command in the session's shell; gives the output and the exit code.
 
         `turn`: `wait` for the turn and a free prompt, `fail` if there is none, or `seize` the turn.
         `timeout`: after so many seconds the result has the state `running`; the command goes on.
@@ -113,7 +113,7 @@ class Session:
         expects: str | None = None,
         on_held: OnHeld | None = None,
     ) -> Running:
-        """Starts a command and returns at once; the handle streams, waits, or leaves it alone."""
+        """Starts a command and returns at once; the handle can stream, wait, or leave."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             parts = self._engine.stream(
@@ -170,7 +170,7 @@ class Session:
         return read(Sent, body)
 
     async def signal(self, pid: int, signal: str = "TERM", *, tree: bool = False) -> int:
-        """Signals one process, or the process and all below; gives the number of processes."""
+        """Signals a process, or the process and all below; gives the number of processes."""
         body = await self._engine.ask("signal", session=self.id, pid=pid, signal=signal, tree=tree)
         return int(body["count"])
 
@@ -199,7 +199,7 @@ class Session:
         return read(Halted, await self._engine.ask(op, session=self.id, **more))
 
     async def rename(self, name: str) -> None:
-        """Gives the session another name; its id stays."""
+        """Gives the session a new name; the id stays."""
         await self._engine.ask("rename", session=self.id, name=name)
         await self.info()
 
@@ -215,7 +215,7 @@ class Session:
         """A listening TCP port of the session at an address of this machine, within a `with` block.
 
         `listen`: ADDRESS, ADDRESS:PORT or PORT; by default 127.0.0.1 with the same port, or with a
-        free one. `expose`: allow an address that other machines can reach.
+        free port. `expose`: allow an address that other machines can reach.
         """
         return Forward(self._engine, self.id, port, listen, expose)
 
@@ -310,7 +310,7 @@ class Turn:
         return await self._do("show")
 
     async def request(self, wait: float = 0.0) -> TurnState | None:
-        """Asks for the turn, and waits so many seconds for it."""
+        """Asks for the turn, and waits at most `wait` seconds."""
         return await self._do("request", wait)
 
     async def release(self) -> TurnState | None:
