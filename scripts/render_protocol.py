@@ -20,6 +20,7 @@ PARTS = (
     ("The content of an act", "core/record/acts"),
     ("Outer frames", "wire/outer"),
     ("Registering at a relay", "core/sealed/route"),
+    ("A webhook through a relay", "wire/carried"),
     ("Sealed channel", "core/sealed/channel"),
     ("Inside a sealed message", "wire/body"),
     ("Handshake of the sealed channel", "wire/noise"),

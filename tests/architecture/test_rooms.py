@@ -87,6 +87,7 @@ MAY: dict[str, dict[str, set[str]]] = {
         "repeating": {"gone"},
         "gone": set(),
         "engine": {"gone", "link", "repeating", "attach", "signing"},
+        "relayed": set(),
         "remote": {"gone", "link", "presence"},
         "pairing": {"gone", "link"},
         "transfers": {"engine"},

@@ -13,6 +13,7 @@ from holdfast.home.keys import Identity, route_key
 from holdfast.host.relays import uplinks
 from holdfast.model import agreement, signing
 from holdfast.relay import admin
+from holdfast.wire import carried
 from tests.vectors import cases
 
 FILE = "relays.json"
@@ -25,6 +26,21 @@ def found(given: dict[str, Any]) -> str:
 def told(given: dict[str, Any]) -> str:
     """The digest of a pass."""
     return route.digest(bytes.fromhex(given["pass"])).hex()
+
+
+def hook(given: dict[str, Any]) -> str:
+    """The pass of a route that takes webhooks."""
+    return route.hook_pass(bytes.fromhex(given["route"])).hex()
+
+
+def message(given: dict[str, Any]) -> str:
+    """A request that a relay carries in plain text, or its answer."""
+    fields, body = dict(given), bytes.fromhex(given["body"])
+    del fields["body"]
+    kind = carried.Answer if "status" in fields else carried.Request
+    whole, read = carried.head(kind(**fields, length=len(body))) + body, carried.Incoming()
+    assert read.feed(whole) and read.head == kind(**fields, length=len(body)) and read.body == body
+    return whole.hex()
 
 
 def registration(given: dict[str, Any]) -> dict[str, Any]:
@@ -74,6 +90,8 @@ MAKE = {
     "at a relay": at_relay,
     "static": channel_key,
     "token": token,
+    "hook": hook,
+    "carried": message,
 }
 
 

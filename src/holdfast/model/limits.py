@@ -149,6 +149,11 @@ REKEY_MESSAGES = 1 << 20
 REKEY_BYTES = 1024 * MiB
 REKEY_S = 3600.0
 REKEY_SLACK = 2
+# An HTTP request that a relay carries to a service, in plain text (wire/carried.py).
+CARRIED_HEAD_BYTES = 32 * KiB
+CARRIED_BODY_BYTES = 1 * MiB
+CARRIED_ANSWER_BYTES = 64 * KiB  # less than a window: the answer needs no credit
+CARRIED_MAX = 16  # requests under way at one service; each may hold a body
 
 # --- relay: what its tenants may use ------------------------------------------------------------
 RELAY_CONNECTIONS_MAX = 20_000
@@ -181,3 +186,7 @@ RELAY_SLOW_READER_S = 30.0  # for a socket that takes none of the bytes queued f
 RELAY_STOP_S = 2.0  # to tell all peers that the relay restarts
 RELAY_TOKENS_MAX = 10_000  # ever made, revoked tokens included
 RELAY_CONTROL_BYTES = 64 * KiB  # a single request on the relay's own socket
+RELAY_HOOK_BODY_S = 10.0  # from the first byte of a webhook to the last byte of its body
+RELAY_HOOK_ANSWER_S = 20.0  # for the service to answer; providers wait 10 to 30 s
+RELAY_HOOKS_PER_S = 20.0  # of one route
+RELAY_HOOKS_BURST = 100.0  # after a rest, this many may come at once

@@ -7,10 +7,10 @@ socket's callback to the other's without a task in between.
 
 The server accepts sockets itself, so that strangers are counted before TLS costs anything, and so
 that a certificate can change for the next handshake. It answers `GET /` with a line of text, and
-`/healthz`. It serves no page, sets no cookie, and refuses any URL with a query, because a secret
-there would end up in a log. Compression is off: sealed bytes do not compress, and the size of other
-bytes would reveal their content. Fragments are joined up to the size of a frame; text messages are
-refused.
+`/healthz`; a POST is a webhook's (webhooks.py). It serves no page, sets no cookie, and refuses any
+URL with a query, because a secret there would end up in a log. Compression is off: sealed bytes do
+not compress, and the size of other bytes would reveal their content. Fragments are joined up to the
+size of a frame; text messages are refused.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from websockets.typing import Subprotocol
 from holdfast.model import limits
 from holdfast.relay.admission import Admission, Approach, TurnedAway, by_browser
 from holdfast.relay.hub import Hub, Visit
+from holdfast.relay.webhooks import Webhook
 from holdfast.transport import accepting
 from holdfast.transport.messages import Cutter
 from holdfast.transport.page import SILENT, at, from_a_page, method, response
@@ -98,6 +99,11 @@ class WebSocket(asyncio.Protocol):
             return
         protocol = self._protocol
         if not self._number:
+            if not self._head and data.startswith(b"P"):  # POST; a WebSocket begins with GET
+                self._hub.sockets.discard(self)
+                self._timer.cancel()
+                hook = Webhook(self._hub, self._visit, self._reached())
+                return hook.takes_over(self._transport, data)
             self._head += len(data)
             if self._head > HEAD_BYTES:
                 return self._transport.abort()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from holdfast.model import limits
 from holdfast.relay.events import Known, Token
 from holdfast.relay.tenants import Tenant
 
@@ -51,3 +52,5 @@ class Route:
     since: int  # Unix seconds of the last change between online and away
     connection: Connection | None = None
     watchers: dict[int, Connection] = field(default_factory=dict)
+    hooks_left: float = limits.RELAY_HOOKS_BURST  # webhooks that may come now …
+    hooks_at: float = 0.0  # … as counted then

@@ -3,6 +3,7 @@
     route      =   sha256("holdfast/route/1" route_key)[:16]
     STATEMENT ::= {v, key, relay, nonce, generation}          "route/1", signed by route_key
     digest     =   sha256("holdfast/pass/1" pass)              what the relay knows of a pass
+    hook pass  =   sha256("holdfast/hook/1" route)             of a route that takes webhooks
 
 A host has a separate route key for each relay, so two relays cannot see that they serve the same
 host. The statement names the relay as the host dialled it, and the nonce of this connection. So a
@@ -14,6 +15,9 @@ alternate with the original unnoticed.
 
 A pass is not a key. It admits a client to the relay's line and nothing more. The client still has
 to prove its identity to the host (in the sealed channel, then in the HELLO inside it).
+
+The hook pass follows from the route, which is part of a webhook's address. A route that lists this
+pass takes requests from any peer that knows the address. Routes of hosts do not list it.
 """
 
 from __future__ import annotations
@@ -36,6 +40,11 @@ def route(route_key: bytes) -> bytes:
 def digest(pass_: bytes) -> bytes:
     """Return the digest by which a relay knows a pass."""
     return sha256(b"holdfast/pass/1" + pass_).digest()
+
+
+def hook_pass(route: bytes) -> bytes:
+    """Return the pass with which a relay opens a route for a webhook."""
+    return sha256(b"holdfast/hook/1" + route).digest()
 
 
 def statement(route_key: bytes, relay: str, nonce: bytes, generation: int) -> bytes:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -23,11 +23,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.client.engine.parts import Part
+from holdfast.client.relayed import Answered, Carried
 from holdfast.core.contract.table import Operation
 from holdfast.faces.http import events, openapi, routes
 from holdfast.faces.http.calls import Calls, poll
-from holdfast.faces.http.hooks import Deliveries
-from holdfast.faces.http.incoming import PREFIX, Acts, Forged, Incoming, delivery
+from holdfast.faces.http.incoming import PREFIX, Acts, Forged, Headers, Incoming, delivery
 from holdfast.faces.http.tokens import Token, Tokens
 from holdfast.model.errors import HoldfastError, NotAllowed, Usage
 from holdfast.model.ids import is_once
@@ -56,13 +56,21 @@ class App:
         self._incoming, self._acts = incoming, Acts(calls.link)
         self._streams: dict[str, int] = {}  # by the name of the token
 
-    def asgi(self, deliveries: Deliveries) -> ASGIApp:
+    async def relayed(self, request: Carried, body: bytes) -> Answered:
+        """A webhook that came through a relay: the only route that a relay reaches."""
+        found = await self.deliver(request.name, request.headers, body)
+        return Answered(found.status_code, "application/json", bytes(found.body))
+
+    def asgi(self, *beside: Callable[[], Coroutine[Any, Any, None]]) -> ASGIApp:
+        """The application. `beside` runs while the server does."""
+
         @contextlib.asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
-            delivering = asyncio.create_task(deliveries.run())
+            tasks = [asyncio.create_task(one()) for one in beside]
             yield
-            delivering.cancel()
-            await asyncio.gather(delivering, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._calls.close()
 
         app = Starlette(
@@ -213,16 +221,20 @@ class App:
         self._streams[token] -= 1
 
     async def _receive(self, request: Request) -> Response:
-        """An incoming webhook; an unknown name and a wrong signature get the same answer."""
-        webhook = self._incoming.find(request.path_params["name"])
         try:
             body = await body_of(request, BODY_BYTES)
-            if webhook is None:
-                raise Forged
-            once = delivery(webhook, request.headers, body, time.time())
-            told = await self._acts.do(webhook, once, body)
         except _TooMuch as e:
             return fault(e.status, "usage", e.message, headers={"Connection": "close"})
+        return await self.deliver(request.path_params["name"], request.headers, body)
+
+    async def deliver(self, name: str, headers: Headers, body: bytes) -> Response:
+        """An incoming webhook; an unknown name and a wrong signature get the same answer."""
+        webhook = self._incoming.find(name)
+        try:
+            if webhook is None:
+                raise Forged
+            once = delivery(webhook, headers, body, time.time())
+            told = await self._acts.do(webhook, once, body)
         except Forged:
             return fault(401, "unauthenticated", "no such webhook, or a wrong signature")
         except HoldfastError as e:

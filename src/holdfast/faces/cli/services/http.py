@@ -11,12 +11,14 @@ from holdfast.faces.cli.connect import home_here, link, operator_name
 from holdfast.faces.cli.operators import lasting
 from holdfast.faces.cli.output import clean, put, put_json, table
 from holdfast.model import rights
-from holdfast.model.errors import Impossible, NotAllowed, Refused, Usage
+from holdfast.model.errors import Impossible, NotAllowed, NotFound, Refused, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from holdfast.client.relayed import Relayed
+    from holdfast.faces.http.app import App
     from holdfast.faces.http.hooks import Hooks
     from holdfast.faces.http.incoming import Incoming
     from holdfast.faces.http.tokens import Tokens
@@ -38,6 +40,8 @@ http_parser = usage("""
     --tls-cert FILE  a certificate chain, to listen beyond loopback
     --tls-key FILE  its private key
     --plain  listen beyond loopback without TLS, behind a proxy that adds it
+    --relay URL  take webhooks of providers through this relay too, without an open port; the relay
+        is one of `holdfast host ls`
     --on EVENT...  with hook add: the events, like session.exited or approval.*; may be repeated
     --private  with hook add: allow http, and an address of loopback or of a private network
     --provider github|stripe|standard=standard  with incoming add: how the provider signs
@@ -116,10 +120,39 @@ def _serve(args: Namespace, home: Home, operator: str) -> int:
     names = server.names(made, args.host_name or ())
     app = App(calls, Tokens(home, operator), Incoming(home, operator), names)
     facts = {"url": url, "operator": operator, "openapi": f"{url}/openapi.json"}
-    put(args, facts, f"{operator} serves {url}; routes: {url}/openapi.json")
+    said = f"{operator} serves {url}; routes: {url}/openapi.json"
+    beside = [Deliveries(Hooks(home, operator), calls.connection).run]
+    if args.relay is not None:
+        relayed = _relayed(home, operator, args.relay, app)
+        beside.append(relayed.run)
+        facts["hooks"] = relayed.url
+        said += f"\nproviders post to {relayed.url}NAME"
+    put(args, facts, said)
     sys.stdout.flush()
-    server.serve(made, app.asgi(Deliveries(Hooks(home, operator), calls.connection)), tls)
+    server.serve(made, app.asgi(*beside), tls)
     return 0
+
+
+def _relayed(home: Home, operator: str, url: str, app: App) -> Relayed:
+    """The line to a relay that brings webhooks. Its route follows from the operator's key."""
+    from holdfast.client.identity import identity
+    from holdfast.client.relayed import Relayed
+    from holdfast.home import generation, keys, relays
+    from holdfast.model.address import bare, name
+
+    known = [one for one in relays.listing(home) if bare(one.url) == bare(url).rstrip("/")]
+    if not known:
+        raise NotFound(
+            f"this machine is not connected to a relay {bare(url)[:200]!a}",
+            "`holdfast host ls` lists its relays; `holdfast host connect URL` adds one",
+        )
+    return Relayed(
+        known[0],
+        keys.route_key(identity(home, operator), name(known[0].url)),
+        lambda: generation.following(home, time.time_ns() // 1_000_000),
+        app.relayed,
+        lambda line: print(line, file=sys.stderr, flush=True),
+    )
 
 
 def _token(args: Namespace, act: str, tokens: Tokens) -> int:
