@@ -9,11 +9,19 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from holdfast.drill.stage import FIRST, SOON_S, Broken, Stage, expect
-from holdfast.model.errors import GateRefused, HoldfastError, NotAllowed, NotFound, TurnHeld
+from holdfast.model.errors import (
+    GateRefused,
+    HoldfastError,
+    NotAllowed,
+    NotFound,
+    TimedOut,
+    TurnHeld,
+)
 
 LINES: Final = 20_000  # of output over which the host is killed
 ROLLED: Final = 4 << 20  # bytes of output at a time, until the ring is full
@@ -38,8 +46,9 @@ async def client_killed(stage: Stage) -> str:
     before = await session.info()
     terminal = stage.attach(session)
     await stage.until(lambda: stage.events(session, "client.attached"), "client.attached")
-    terminal.send_signal(signal.SIGKILL)
-    [left] = await stage.until(lambda: stage.events(session, "client.left"), "client.left")
+    async with stage.counted("holdfast_clients_left_total", how="lost"):
+        terminal.send_signal(signal.SIGKILL)
+        [left] = await stage.until(lambda: stage.events(session, "client.left"), "client.left")
     expect(left.facts["how"] == "lost", f"client.left says {left.facts['how']}, not lost")
     done = await session.run("echo still here")
     after = await session.info()
@@ -109,7 +118,8 @@ async def two_writers(stage: Stage) -> str:
     theirs = await bob.sessions.get(session.id)
     await session.send("true", enter=True)
     await _refused(theirs.send("echo intruder", enter=True), TurnHeld, "a second writer was let in")
-    seized = await theirs.seize()
+    async with stage.counted("holdfast_turn_moves_total", how="seize"):
+        seized = await theirs.seize()
     expect(seized.previous == FIRST, f"the former holder is {seized.previous}")
     await _refused(session.send("echo late", enter=True), TurnHeld, "the old holder still writes")
     await theirs.turn.release()
@@ -128,7 +138,8 @@ async def halted(stage: Stage) -> str:
         return ticks.stat().st_size if ticks.exists() else 0
 
     await stage.until(size, "the daemon's first line")
-    stopped = await session.halt()
+    async with stage.counted("holdfast_halt_seconds_count"):
+        stopped = await session.halt()
     before = await size()
     await asyncio.sleep(0.3)
     after = await size()
@@ -172,7 +183,8 @@ async def fails_closed(stage: Stage) -> str:
     policy, effect = stage.home / "policy.toml", stage.workspace() / "effect"
     policy.write_text("this is no policy [")
     try:
-        await _refused(session.run(f"touch {effect}"), GateRefused, "it ran without a policy")
+        async with stage.counted("holdfast_gate_decisions_total", verdict="refuse"):
+            await _refused(session.run(f"touch {effect}"), GateRefused, "it ran without a policy")
     finally:
         policy.unlink()
     expect(not effect.exists(), "the refused act had an effect")
@@ -212,10 +224,11 @@ async def ownerless(stage: Stage) -> str:
 
 async def history_bounded(stage: Stage) -> str:
     session = await stage.session()
-    for _ in range(ROLLS_MAX):
-        await session.run(f"head -c {ROLLED} /dev/zero | tr '\\0' x")
-        if (kept := (await session.info()).output) is not None and kept.start > 0:
-            break
+    async with stage.counted("holdfast_output_rolled_bytes_total"):
+        for _ in range(ROLLS_MAX):
+            await session.run(f"head -c {ROLLED} /dev/zero | tr '\\0' x")
+            if (kept := (await session.info()).output) is not None and kept.start > 0:
+                break
     at, gap, size = 0, 0, 0
     async for chunk in session.read(0):
         expect(chunk.offset == at + chunk.gap, f"a hole at {at}: the next byte is {chunk.offset}")
@@ -248,6 +261,85 @@ async def references(stage: Stage) -> str:
     return f"{running.ref}: exit code 7, asked of the next host"
 
 
+async def background_death(stage: Stage) -> str:
+    session = await stage.session()
+    said = json.loads(
+        await stage.command("run", session.id, "--json", "--", "sleep 3600 & echo pid $!")
+    )
+    pid, ref = int(said["data"].split()[-1]), str(said["ref"])
+
+    async def left() -> dict[str, Any]:
+        """What the act has left, by the kernel; its client has exited."""
+        return dict(json.loads(await stage.command("resolve", ref, "--json")))
+
+    running = [one["pid"] for one in (await left())["running"]]
+    expect(running == [pid], f"{running} runs after the client, not {pid}")
+    if not await stage.metric("holdfast_process_events_told"):
+        os.kill(pid, signal.SIGKILL)
+        await stage.until(lambda: _not(left, "running"), f"{pid} to be gone")
+        return (
+            f"pid {pid} outlived its client; its end is seen on request: no reports of exits here"
+        )
+    async with stage.counted("holdfast_events_total", event="process.exited"):
+        os.kill(pid, signal.SIGKILL)
+        [died] = await stage.until(lambda: stage.events(session, "process.exited"), "its exit")
+    expect((died["pid"], died["signal"]) == (pid, "SIGKILL"), f"process.exited says {died}")
+    expect(died["act"] == ref, f"process.exited names the act {died['act']}, not {ref}")
+    expect(not (await left())["running"], f"{ref} still claims that {pid} runs")
+    return f"pid {pid} outlived its client; process.exited: SIGKILL, act {ref}"
+
+
+async def blocked(stage: Stage) -> str:
+    session = await stage.session()
+    go_on = stage.workspace() / "go-on"
+    running = await session.start(
+        f"until [ -e {go_on} ]; do sleep 0.02; done; read -r name; read -rs word; "
+        "echo $name ${#word}"
+    )
+    waiting = (await session.view()).waiting
+    expect(waiting is not None and waiting.for_ == "working", f"a busy command: {waiting}")
+    go_on.touch()
+    await session.wait("input", timeout=SOON_S)
+    await session.send("ada", enter=True)
+    secret = await session.wait("secret", timeout=SOON_S)
+    await session.send("12345", enter=True)
+    done = await running.wait()
+    expect(done.output.split()[-2:] == ["ada", "5"], f"the answers gave {done.output!r}")
+    return f"working, then input, then secret ({secret.seen}); both answers reached the command"
+
+
+async def stale_claim(stage: Stage) -> str:
+    session = await stage.session()
+    place = stage.workspace() / "port"
+    server = (
+        'import signal, socket; made = socket.create_server(("127.0.0.1", 0)); '
+        f'open("{place}", "w").write(f"{{made.getsockname()[1]}}."); signal.pause()'
+    )
+    await session.run(f"{sys.executable} -c '{server}' &")
+
+    async def written() -> bool:
+        return place.exists() and place.read_text().endswith(".")
+
+    await stage.until(written, "the port of the server")
+    port = int(place.read_text()[:-1])
+    pid = (await session.wait(f"port:{port}", timeout=SOON_S)).pid
+    assert pid is not None
+    before = {one.pid for one in (await session.graph()).processes}
+    expect(pid in before, f"the graph does not have {pid}, which listens on {port}")
+    os.kill(pid, signal.SIGKILL)
+
+    async def gone() -> bool:
+        return pid not in _pids()
+
+    await stage.until(gone, f"{pid} to leave /proc")
+    after = {one.pid for one in (await session.graph()).processes}
+    expect(pid not in after, f"the graph claims {pid}, which the kernel does not have")
+    await _refused(
+        session.wait(f"port:{port}", timeout=0.2), TimedOut, f"port {port} is claimed open"
+    )
+    return f"pid {pid} on port {port}: in the graph while it lived, in no answer after its death"
+
+
 async def contained(stage: Stage) -> str:
     session = await stage.session(contained=True)
     inside = await session.run(
@@ -276,8 +368,9 @@ async def keeper_killed(stage: Stage) -> str:
     [row] = [
         one for one in json.loads(await stage.command("ls", "--json")) if one["id"] == session.id
     ]
-    os.kill(row["keeper"], signal.SIGKILL)
-    [lost] = await stage.until(lambda: stage.events(session, "session.lost"), "session.lost")
+    async with stage.counted("holdfast_events_total", event="session.lost"):
+        os.kill(row["keeper"], signal.SIGKILL)
+        [lost] = await stage.until(lambda: stage.events(session, "session.lost"), "session.lost")
     await _refused(session.run("true"), NotFound, "a lost session still runs commands")
     return f"session.lost: {lost.facts['reason']}"
 
@@ -289,6 +382,15 @@ async def reader_cannot_write(stage: Stage) -> str:
     await _refused(theirs.send("echo no", enter=True), NotAllowed, "a reader writes")
     await _refused(theirs.halt(), NotAllowed, "a reader halts")
     return "may look, may not write or halt"
+
+
+def _pids() -> set[int]:
+    """All processes, from the kernel."""
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+async def _not(found: Callable[[], Awaitable[dict[str, Any]]], name: str) -> bool:
+    return not (await found())[name]
 
 
 async def _refused(act: Awaitable[object], kind: type[HoldfastError], otherwise: str) -> None:
@@ -307,6 +409,9 @@ CHECKS: Final = (
     Check("S3", "mode 1", "a client is killed", client_killed),
     Check("S4", "modes 1a, 5", "the host is killed under output", host_killed, KILLS),
     Check("S4", "mode 6", "input is applied once over lost answers and host deaths", input_once),
+    Check("S2", "part 2", "a blocked command says what it waits for", blocked),
+    Check("S2", "part 2", "a claim of the past is not an answer of the kernel", stale_claim),
+    Check("S9", "part 2", "a background process does not die silently", background_death),
     Check("S5", "mode 1", "lost history is stated exactly", history_bounded),
     Check("S7", "claim: ownerless", "the maker of a session is revoked", ownerless, ADMITS),
     Check("S8", "part 2", "a reference outlives client and host", references, KILLS),
@@ -329,8 +434,11 @@ CHECKS: Final = (
     Check("S9", "mode 2", "the loss of a keeper is reported", keeper_killed),
 )
 NOT_BUILT: Final = (
+    ("R1", "mode 2", "a session is re-established after its machine died"),
     ("R2", "mode 2", "a session returns on another machine"),
+    ("R3", "mode 2", "at most one incarnation of a session can be attached"),
     ("R4", "mode 3", "a dropped external connection is an event"),
     ("R5", "mode 4", "a session is forked"),
     ("R8", "mode 9", "an abandoned session is reclaimed"),
+    ("R9", "mode 2", "a machine that drains moves its sessions"),
 )

@@ -26,26 +26,39 @@ class Result:
     seconds: float = 0.0
 
 
-def chosen(wanted: Sequence[str]) -> list[Check]:
-    """The checks with a clause, mode or function in this list; all checks if the list is empty."""
+def chosen(wanted: Sequence[str]) -> tuple[list[Check], list[Result]]:
+    """The checks whose clause, mode or function is named, and the promises not built; all if none.
+
+    Raises Usage if a word names neither.
+    """
     found = [
         check
         for check in CHECKS
         if not wanted or {check.clause, check.mode, check.run.__name__} & set(wanted)
     ]
-    if not found:
-        known = sorted({check.clause for check in CHECKS})
-        raise Usage(f"no check for {' '.join(wanted)}", f"clauses: {', '.join(known)}")
-    return found
+    missing = [one for one in NOT_BUILT if not wanted or set(one[:2]) & set(wanted)]
+    known = {word for check in CHECKS for word in (*check[:2], check.run.__name__)}
+    if unknown := set(wanted) - known - {word for one in NOT_BUILT for word in one[:2]}:
+        clauses = sorted({one[0] for one in (*CHECKS, *NOT_BUILT)})
+        raise Usage(f"no check for {' '.join(sorted(unknown))}", f"clauses: {', '.join(clauses)}")
+    return found, [Result(*one, "not_built", "") for one in missing]
 
 
 async def drill(
     wanted: Sequence[str], told: Callable[[Result], None], live: bool = False
 ) -> list[Result]:
-    """Runs the chosen checks on a throw-away installation, or on the real installation (`live`)."""
+    """Runs the chosen checks on one throw-away installation, or on the real one (`live`)."""
+    checks, missing = chosen(wanted)
+    results = await _run(checks, told, live) if checks else []
+    for one in missing:
+        told(one)
+    return results + missing
+
+
+async def _run(checks: Sequence[Check], told: Callable[[Result], None], live: bool) -> list[Result]:
     import asyncio
 
-    checks, results, stage = chosen(wanted), [], Stage(live)
+    results, stage = list[Result](), Stage(live)
     try:
         for check in checks:
             if live and check.not_live:
@@ -72,10 +85,6 @@ async def drill(
             told(results[-1])
     finally:
         await stage.close()
-    if not wanted:
-        results += [Result(*one, "not_built", "") for one in NOT_BUILT]
-        for one in results[-len(NOT_BUILT) :]:
-            told(one)
     return results
 
 

@@ -11,12 +11,13 @@ import contextlib
 import getpass
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -159,6 +160,26 @@ class Stage:
     async def events(self, session: Session, name: str) -> list[Event]:
         found = [event async for event in self.client().events()]
         return [e for e in found if e.event == name and e.session == session.id]
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The value of a metric, summed over the series with these labels."""
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in (await self.command("metrics")).splitlines()
+            if re.match(rf"{name}[{{ ]", line) and all(one in line for one in wanted)
+        )
+
+    @contextlib.asynccontextmanager
+    async def counted(self, name: str, **labels: str) -> AsyncIterator[None]:
+        """The block provokes something that this metric counts; Broken if it does not grow."""
+        before = await self.metric(name, **labels)
+        yield
+
+        async def grown() -> bool:
+            return await self.metric(name, **labels) > before
+
+        await self.until(grown, f"{name} above {before:g}")
 
     async def host_pid(self) -> int:
         return int((self.home / "run/host.lock").read_text())
