@@ -283,8 +283,9 @@ async def background_death(stage: Stage) -> str:
     async with stage.counted("holdfast_events_total", event="process.exited"):
         os.kill(pid, signal.SIGKILL)
         [died] = await stage.until(lambda: stage.events(session, "process.exited"), "its exit")
-    expect((died["pid"], died["signal"]) == (pid, "SIGKILL"), f"process.exited says {died}")
-    expect(died["act"] == ref, f"process.exited names the act {died['act']}, not {ref}")
+    facts = died.facts
+    expect((facts["pid"], facts["signal"]) == (pid, "SIGKILL"), f"process.exited says {facts}")
+    expect(facts["act"] == ref, f"process.exited names the act {facts['act']}, not {ref}")
     expect(not (await left())["running"], f"{ref} still claims that {pid} runs")
     return f"pid {pid} outlived its client; process.exited: SIGKILL, act {ref}"
 

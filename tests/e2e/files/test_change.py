@@ -252,3 +252,21 @@ def test_s5_uploads_of_many_clients_do_not_mix(hf: Installation, there: Path) ->
 
     together(work())
     assert not parts(there)
+
+
+def test_t8_a_terminal_shows_the_progress(hf: Installation, there: Path, heavy: Path) -> None:
+    """Of both directions, in one line that is rewritten; a pipe and --json get none."""
+    put = ("files", "put", "change", str(heavy), "shown")
+    get = ("files", "get", "change", "shown", str(heavy.parent / "copy"))
+    for words, name in ((put, "heavy"), (get, "copy")):
+        terminal = hf.spawn([*map(str, hf.argv(words))])
+        assert terminal.wait() == 0
+        drawn = [
+            line.decode() for line in bytes(terminal.output).split(b"\r\x1b[K") if b"%" in line
+        ]
+        assert all(line.startswith(f"{name}  ") for line in drawn), drawn
+        shares = [int(line.split()[1].rstrip("%")) for line in drawn]
+        assert shares == sorted(shares) and shares[-1] == 100, shares
+        assert "32.0M of 32.0M" in drawn[-1], drawn[-1]
+    assert (heavy.parent / "copy").read_bytes() == heavy.read_bytes()
+    assert "%" not in hf.ok(*put).err

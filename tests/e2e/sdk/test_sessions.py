@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Coroutine
@@ -238,6 +239,27 @@ def test_m_one_command_has_a_session_of_its_own(
             assert (done.exit_code, done.state) == (4, "ended") and "once" in done.output
             left = [one for one in await c.sessions.list() if one.id not in before]
             assert left == []
+
+    together(work())
+
+
+def test_t4_the_one_command_of_an_agent_is_contained(hf: Installation) -> None:
+    """The default policy lets no agent end a session alone, so a person approves the end."""
+    hf.people("bot", rights="execute,end", kind="agent", plain=False)
+
+    async def work() -> None:
+        async with holdfast.connect(operator="bot", home=str(hf.home)) as c:
+            before = {one.id for one in await c.sessions.list(all=True)}
+            doing = asyncio.create_task(c.terminal.execute("", f"ls -d {hf.home}; true"))
+            asked = lambda: json.loads(hf.quick("approvals", "--json"))  # noqa: E731
+            [question] = await asyncio.to_thread(eventually, asked, "the question about the end")
+            [made] = [one for one in await c.sessions.list(all=True) if one.id not in before]
+            assert (question["act"], made.layout) == ("end", "contained")
+            yes = ("--yes", "--binding", question["binding"])
+            await asyncio.to_thread(hf.ok, "approve", question["id"], *yes)
+            done = await doing
+            assert done.exit_code == 0 and str(hf.home) not in done.output.splitlines(), done
+            assert made.id not in {one.id for one in await c.sessions.list()}
 
     together(work())
 
