@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from holdfast.host.runtime.hot_loop import HotLoop, HotSelector
+from tests.support.installation import DEADLINE_S
 
 
 def test_a_registered_socket_is_found_by_object_and_by_descriptor() -> None:
@@ -71,3 +72,27 @@ def test_a_hot_callback_runs_in_select_and_beside_an_ordinary_writer() -> None:
         right.send(b"unseen")
         assert selector.select(0) == [] and len(read) == 2
     selector.close()
+
+
+def test_t8_a_writer_that_a_hot_callback_replaced_is_called() -> None:
+    """The writer is ready in the same `select`: an upload through a relay waited for ever."""
+    loop = HotLoop()
+    (full, reader), (hot, far) = socket.socketpair(), socket.socketpair()
+
+    def replace() -> None:
+        loop.hot.remove_hot(hot.fileno())
+        loop.remove_writer(full)
+        loop.add_writer(full, loop.stop)
+
+    try:
+        loop.add_writer(full, lambda: None)
+        loop.hot.add_hot(hot.fileno(), replace)
+        far.send(b"x")
+        late = loop.call_later(DEADLINE_S, pytest.fail, "the writer is not called")
+        loop.run_forever()
+        late.cancel()
+        loop.remove_writer(full)
+    finally:
+        loop.close()
+        for one in (full, reader, hot, far):
+            one.close()

@@ -113,7 +113,7 @@ class HotSelector(selectors.BaseSelector):
             events = self._epoll.poll(wait)
         except InterruptedError:
             return []
-        ready: list[tuple[selectors.SelectorKey, int]] = []
+        rest: list[tuple[int, int]] = []
         for fd, event in events:
             hot = self._hot.get(fd)
             if hot is not None and event & (select.EPOLLIN | _ERRORS):
@@ -122,6 +122,11 @@ class HotSelector(selectors.BaseSelector):
                 except Exception as e:
                     self._on_error(e)
                 event &= ~select.EPOLLIN
+            rest.append((fd, event))
+        # After all hot callbacks, which may replace keys: for a key whose callback was cancelled,
+        # asyncio would remove the registration of the descriptor, although it is a new one.
+        ready: list[tuple[selectors.SelectorKey, int]] = []
+        for fd, event in rest:
             key = self._keys.get(fd)
             if key is not None and event:
                 mask = (selectors.EVENT_READ if event & ~select.EPOLLOUT else 0) | (
