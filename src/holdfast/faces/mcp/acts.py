@@ -1,8 +1,8 @@
-"""The commands of the agent: each is followed from its request to its end, beside the calls.
+"""The commands of the agent. A task follows each command from the request to the end.
 
-A call returns after its `wait_s` and the command goes on. The agent asks again by the reference of
-the command. Before the command has begun, it has no reference of the session; then the name
-`act:N` stands for it, as long as this server lives.
+A call returns after `wait_s` and the command goes on. The agent asks again by the reference of the
+command. A command that has not begun has no reference of the session; until then `act:N` names the
+command, as long as this server lives.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from holdfast.sdk.session import Session
 
 ACTS_KEPT: Final = 256  # the newest commands of a server
-TURN_WAIT_S: Final = 30.0  # for the turn, before it is asked for again
+TURN_WAIT_S: Final = 30.0  # for the turn, before the next request for the turn
 TURN_TRIES: Final = 240  # two hours
 APPROVAL_WAIT_S: Final = 3600.0  # the host may give up sooner
 
 
 class Act:
-    """A command, as the agent's calls see it."""
+    """One command: state, output and exit code."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Act:
 
 
 class Acts:
-    """The newest commands, by their names and references."""
+    """The newest commands, found by name or reference."""
 
     def __init__(self) -> None:
         self._acts: dict[str, Act] = {}

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.core.screen.plain_text import plain
 from holdfast.faces.mcp import tools
@@ -22,7 +22,9 @@ from holdfast.sdk.recovery import for_programs
 from holdfast.sdk.results import SessionInfo
 from holdfast.sdk.session import Session
 
-Json = dict[str, Any]
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
+
 QUIET_S: Final = 0.25  # output that pauses this long is a reply
 ENTRIES: Final = 100  # processes, ports and files in one answer
 OTHERS_SHOWN: Final = 12  # acts of other operators in one result
@@ -51,7 +53,7 @@ class Calls:
     async def close(self) -> None:
         await self._acts.close()
 
-    async def call(self, name: str, given: Mapping[str, Any]) -> Json:
+    async def call(self, name: str, given: Mapping[str, object]) -> Json:
         try:
             return await self._tool(name)(**_checked(name, given))
         except HoldfastError as e:
@@ -279,10 +281,10 @@ class Calls:
     async def _output(
         self, session: Session, start: int, wait_s: float, most: int, settle: bool = False
     ) -> tuple[str, int, int]:
-        """Output from an offset: text, its end, and the bytes that rolled off before.
+        """Returns output from an offset: the text, the end offset, and the number of lost bytes.
 
-        Waits for the first output, then until it pauses. `settle`: waits also for an echo that is
-        followed by more.
+        Waits for the first output, then until the output pauses. `settle`: waits for a longer
+        pause, because output follows the echo of typed text.
         """
         data, end, gap = bytearray(), start, 0
         deadline = time.monotonic() + wait_s
@@ -382,7 +384,7 @@ def refused(error: HoldfastError) -> Json:
 
 
 def foreign_act(entry: Entry, me: str) -> str:
-    """A line about an act of another operator; empty for all other entries."""
+    """Describes an act of another operator in a line; other entries give an empty line."""
     told = entry.phase in ("intent", "fact") and entry.actor not in (me, "host")
     if not told or entry.kind in ("spawn", "keys", "cover"):
         return ""
@@ -413,12 +415,12 @@ _TYPES: Final = {
 }
 
 
-def _checked(name: str, given: Mapping[str, Any]) -> Json:
-    """The arguments, if the tool's schema allows them."""
+def _checked(name: str, given: Mapping[str, object]) -> Json:
+    """Returns the arguments, or raises Usage if the schema forbids an argument."""
     schema = next((one["inputSchema"] for one in tools.TOOLS if one["name"] == name), None)
     if schema is None:
         return dict(given)
-    fields: dict[str, Any] = schema["properties"]
+    fields: Json = schema["properties"]
     missing = [field for field in schema.get("required", ()) if given.get(field) is None]
     if missing:
         raise Usage(f"{name} needs {', '.join(missing)}")
@@ -430,7 +432,7 @@ def _checked(name: str, given: Mapping[str, Any]) -> Json:
     return {field: value for field, value in given.items() if value is not None}
 
 
-def _fits(schema: Mapping[str, Any], value: object) -> bool:
+def _fits(schema: Json, value: object) -> bool:
     if "enum" in schema:
         return value in schema["enum"]
     if isinstance(value, bool) and schema["type"] != "boolean":
@@ -440,5 +442,5 @@ def _fits(schema: Mapping[str, Any], value: object) -> bool:
     return not isinstance(value, list) or all(isinstance(one, str) for one in value)
 
 
-def _wanted(schema: Mapping[str, Any]) -> str:
+def _wanted(schema: Json) -> str:
     return f"one of {', '.join(schema['enum'])}" if "enum" in schema else str(schema["type"])

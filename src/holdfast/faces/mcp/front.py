@@ -17,7 +17,9 @@ from holdfast.faces.mcp import tools
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any, Final, Protocol
+    from typing import Final, Protocol
+
+    from holdfast.model.jsontext import Json
 
     class Served(Protocol):
         """The server with the library."""
@@ -35,7 +37,7 @@ CAPABILITIES: Final = {
 }
 
 
-def answer(message: Any, version: str) -> dict[str, Any] | None:
+def answer(message: object, version: str) -> Json | None:
     """The answer to a request of discovery; None for everything else."""
     if not isinstance(message, dict) or "id" not in message:
         return None
@@ -45,7 +47,7 @@ def answer(message: Any, version: str) -> dict[str, Any] | None:
         return None  # the newer era has no handshake and other results
     if method == "initialize":
         wanted = params.get("protocolVersion")
-        result: dict[str, Any] = {
+        result: Json = {
             "protocolVersion": wanted if wanted in VERSIONS else VERSIONS[-1],
             "capabilities": CAPABILITIES,
             "serverInfo": {"name": tools.NAME, "version": version},
@@ -106,7 +108,7 @@ class Front:
         if server is not None:
             server.feed(line)
 
-    def _discovery(self, line: str) -> dict[str, Any] | None:
+    def _discovery(self, line: str) -> Json | None:
         try:
             return answer(json.loads(line), self._version)
         except ValueError:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.core.contract.schema import message_schema
 from holdfast.core.contract.table import OPERATIONS
 from holdfast.model.errors import NotFound
 
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
+
 GUIDE: Final = "holdfast://guide"
 SCHEMA: Final = "holdfast://operations.schema.json"
-RESOURCES: Final[tuple[dict[str, Any], ...]] = (
+RESOURCES: Final[tuple[Json, ...]] = (
     {"uri": GUIDE, "name": "How the tools behave", "mimeType": "text/markdown"},
     {"uri": SCHEMA, "name": "The operations behind the tools", "mimeType": "application/json"},
 )
@@ -37,8 +40,8 @@ _GUIDE: Final = """\
 """
 
 
-def _schema() -> dict[str, Any]:
-    used: dict[str, Any] = {}
+def _schema() -> Json:
+    used: Json = {}
     operations = {
         one.name: {
             "help": one.help,

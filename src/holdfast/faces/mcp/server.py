@@ -33,7 +33,7 @@ Connect = Callable[[], Any]  # an asynchronous context manager with the agent's 
 
 
 def made(connect: Connect, version: str) -> Server[Calls]:
-    """The server; it connects to the host with the first message."""
+    """Makes the server, which connects to the host with the first message."""
 
     @asynccontextmanager
     async def lifespan(server: Server[Calls]) -> AsyncGenerator[Calls, None]:
@@ -76,7 +76,7 @@ def made(connect: Connect, version: str) -> Server[Calls]:
 
 
 class Lines:
-    """A server in a thread of its own, fed with lines from another thread."""
+    """Runs a server in a thread; another thread feeds lines to the server."""
 
     def __init__(self, server: Server[Calls], write: Callable[[str], None]) -> None:
         self._server, self._write = server, write

@@ -1,7 +1,7 @@
 """Terminal output as an agent reads it: plain text, cut in the middle, known secrets hidden. Pure.
 
-Hidden are the values of variables of the server's own environment whose names look like those of
-keys. A secret that a program prints and the server does not know is not hidden.
+The server hides the values of environment variables whose names look like the names of keys. The
+server cannot hide a secret that only the program knows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from holdfast.core.screen.plain_text import plain
 from holdfast.core.session.inheritance import names_a_secret
 
-HEAD_BYTES: Final = 32 << 10  # of the output of a command, kept for its result
+HEAD_BYTES: Final = 32 << 10  # kept from the beginning of a command's output
 TAIL_BYTES: Final = 128 << 10
 SECRET_CHARS: Final = 8  # a shorter value is too likely an ordinary word
 

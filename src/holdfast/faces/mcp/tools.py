@@ -5,7 +5,10 @@ Every word here costs tokens in each conversation of each agent.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
 
 NAME: Final = "holdfast"
 WAIT_MAX_S: Final = 45.0  # for one call: clients give up after 60 s
@@ -34,8 +37,8 @@ def _tool(
     description: str,
     required: tuple[str, ...] = (),
     reads: bool = False,
-    **fields: Any,
-) -> dict[str, Any]:
+    **fields: Json,
+) -> Json:
     return {
         "name": name,
         "description": description,
@@ -50,7 +53,7 @@ def _tool(
 
 
 _STRINGS: Final = {"type": "array", "items": {"type": "string"}}
-TOOLS: Final[tuple[dict[str, Any], ...]] = (
+TOOLS: Final[tuple[Json, ...]] = (
     _tool(
         "run",
         "Run one command line in the session's shell and return its exit code and output. A "
