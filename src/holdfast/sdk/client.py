@@ -18,7 +18,7 @@ from holdfast.client.everywhere import SEARCH_S, Found, decide
 from holdfast.client.identity import operator_name
 from holdfast.client.link import Link
 from holdfast.home import Home, machines
-from holdfast.model.errors import HoldfastError, NotFound
+from holdfast.model.errors import HoldfastError, NotAllowed, NotFound
 from holdfast.sdk.observed import Event
 from holdfast.sdk.operators import Operators
 from holdfast.sdk.recovery import advice, for_programs
@@ -373,3 +373,5 @@ class Terminal:
                 await session.end()
             except NotFound:  # the command ended the session
                 pass
+            except NotAllowed:  # without the right `end`: the shell ends as with its terminal
+                await session.signal((await session.info()).pid or 0, "HUP")

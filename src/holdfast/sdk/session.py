@@ -290,7 +290,7 @@ class Session:
         found = entries(self._engine, "log", "entries", "recorded", follow, after, session=self.id)
         async with contextlib.aclosing(found):
             async for entry in found:
-                yield read(Entry, entry)
+                yield read(Entry, entry, time=entry["time"] / 1e9)
 
 
 class Turn:

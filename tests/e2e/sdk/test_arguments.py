@@ -208,7 +208,7 @@ def test_t3_operators_and_approvals_of_another_machine(
             with pytest.raises(holdfast.Held):
                 await mine.run("echo mine", hold=0.0)
             await c.approvals.withdraw((await question(c)).id, machine="box")
-            made_there = await c.sessions.new("sdk-elsewhere", machine="box")
+            made_there = await c.sessions.new("there", command=["cat"], machine="box")
             assert made_there.id in [one.id for one in await t.sessions.list("")]
 
     together(go())

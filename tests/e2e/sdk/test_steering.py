@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.support.installation import DEADLINE_S, Installation
 
 def test_s8_a_wait_counts_the_output_since_an_offset_or_a_command(hf: Installation) -> None:
     hf.ready("sdk-since")
+    gate = hf.gate("sdk-since.gate")
 
     async def work() -> None:
         async with client(hf) as c:
@@ -34,6 +36,11 @@ def test_s8_a_wait_counts_the_output_since_an_offset_or_a_command(hf: Installati
             assert (await waiting).seen == "mark-2"
             with pytest.raises(holdfast.Usage):
                 await session.wait("idle", since=0)
+            running = await session.start(f"echo mark-3; cat {gate.path}")
+            seen = await session.wait("text:mark-.", since=running.ref, timeout=DEADLINE_S)
+            assert seen.seen == "mark-3", "the command still runs"
+            gate.open()
+            await running.wait()
 
     together(work())
 
@@ -177,6 +184,7 @@ def test_p1_the_record_and_the_events_are_typed_and_followed(hf: Installation) -
             entries = [one async for one in session.log()]
             (command,) = [one for one in entries if one.content == "echo recorded"]
             assert (command.kind, command.actor, command.verdict) == ("command", "tester", "allow")
+            assert abs(command.time - time.time()) < 3600, "seconds since 1970"
             assert command.signed and command.attestation == "actor-signed"
             assert [one.seq for one in entries] == list(range(1, len(entries) + 1))
             followed = session.log(command.seq - 1, follow=True)

@@ -11,6 +11,7 @@ from holdfast.faces.cli.connect import HOLD, link
 from holdfast.faces.cli.output import clean, put, put_json, write
 from holdfast.model.errors import (
     HoldfastError,
+    NotAllowed,
     NotFound,
     OutcomeUnknown,
     PeerFault,
@@ -85,6 +86,8 @@ def run(args: Namespace) -> int:
             connection.request("end", wait_s=END_WAIT_S, session=made["id"])
         except NotFound:  # the command ended the session
             pass
+        except NotAllowed:  # without the right `end`: the shell ends as with its terminal
+            connection.request("signal", session=made["id"], pid=made["pid"], signal="HUP")
 
 
 def _run(args: Namespace, connection: Link, text: str) -> int:

@@ -380,7 +380,9 @@ async def _start(session: Session, act: Act, runid: str, q: Run) -> None:
     probe("host.run.written")
     session.commands.runs_one_program(runid, text)
     session.commands.shell_state.entered(text, act.writers)
-    act.taken = await session.type(conn.operator, conn.client, act.number, trigger, key=conn.key)
+    taken = await session.type(conn.operator, conn.client, act.number, trigger, key=conn.key)
+    act.taken = taken
+    session.commands.run_of_act[taken] = runid
     probe("host.run.typed")
 
 

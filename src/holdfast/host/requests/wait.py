@@ -100,11 +100,13 @@ async def since(host: Host, session: Session, conditions: list[str], given: str)
 async def _began(host: Host, session: Session, act: int) -> int:
     """The beginning of the output of an act of `run`.
 
-    The record names the run, and the shell's mark of that run has the offset.
+    The shell's mark of the run has the offset. The record names a run of an earlier host.
     """
-    journal = host.engine.journal
+    journal, commands = host.engine.journal, session.commands
     await journal.settled()
     await session.marks_seen()
+    if (known := commands.runs.get(commands.run_of_act.get(act, ""))) is not None:
+        return known.start
     newest = await journal.read(session.id, limit=ENTRIES, newest=True)
     found = next(
         (
@@ -123,7 +125,7 @@ async def _began(host: Host, session: Session, act: int) -> int:
     run = (
         None
         if found is None
-        else session.commands.runs.get(f"{int(found['client'], 16):x}-{found['number']}")
+        else commands.runs.get(f"{int(found['client'], 16):x}-{found['number']}")
     )
     if run is None:
         raise _lost(session, f"the beginning of the output of act {act} is not known any more")

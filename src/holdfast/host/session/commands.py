@@ -84,6 +84,7 @@ class Commands:
         self.shell = Shell(marks_start=self.kind != "posix")
         # Newest last. A client that lost the host asks for the run again.
         self.runs: OrderedDict[str, Run] = OrderedDict()
+        self.run_of_act: dict[int, str] = {}  # runs that this host typed, by the number of the act
         self.prompted_at = 0  # where the last prompt stands in the output
         self.prompted = time.monotonic()  # and when it came
         self.entered = 0.0  # when the last line was typed, in seconds since boot
@@ -173,6 +174,8 @@ class Commands:
                 self.runs[e.run] = Run(e.output_start, None, None)
                 if len(self.runs) > RUNS_KEPT:
                     self.runs.popitem(last=False)
+                    kept = {act: run for act, run in self.run_of_act.items() if run in self.runs}
+                    self.run_of_act = kept
             elif isinstance(e, PromptShown):
                 self.prompted_at, self.prompted = e.offset, time.monotonic()
                 self.lineage.prompt()
