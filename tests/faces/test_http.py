@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -14,8 +15,11 @@ from typing import Any
 import pytest
 from openapi_spec_validator import validate
 
+from holdfast.core.contract.table import OPERATIONS
 from holdfast.faces.http import openapi, routes, server
-from holdfast.model.errors import Refused
+from holdfast.faces.http.recovery import ADVICE, for_http
+from holdfast.model.advice import COMMAND
+from holdfast.model.errors import ALL, HoldfastError, Refused
 from tests.support.commands.http_client import read_all
 from tests.support.installation import DEADLINE_S
 
@@ -74,6 +78,26 @@ def test_t6_the_document_is_valid_and_rendered() -> None:
     assert {path.removeprefix("/v1/") for path in made["paths"]} == set(routes.SERVED)
     stored = (ROOT / "docs/reference/openapi.json").read_text()
     assert stored == json.dumps(made, indent=1) + "\n", "run scripts/render_openapi.py"
+
+
+def test_t6_the_reference_lists_every_operation_that_is_not_served() -> None:
+    text = (ROOT / "docs/reference/http.md").read_text()
+    rows = text.partition("### Not served\n")[2].partition("\n## ")[0]
+    named = [
+        name
+        for cell in re.findall(r"^\| [a-z ,]+ \| ([^:|]*)", rows, re.MULTILINE)
+        for name in re.findall(r"`([a-z_.]+)`", cell)
+    ]
+    assert sorted(named) == sorted(set(OPERATIONS) - set(routes.SERVED))
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.name)
+def test_a9_no_error_tells_a_client_of_http_to_type_a_command(kind: type[HoldfastError]) -> None:
+    for given in (None, "`holdfast up` starts it", "try --once KEY", "holdfast ls"):
+        advice = for_http(kind("it failed", given)).recover
+        assert not COMMAND.search(advice), advice
+    served = re.findall(r"/v1/([a-z.]+)", " ".join(ADVICE.values()))
+    assert served and set(served) <= set(routes.SERVED)
 
 
 def test_t3_other_commands_do_not_load_the_server() -> None:

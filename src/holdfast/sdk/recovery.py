@@ -1,20 +1,18 @@
 """The advice in an error, for a program: names of this API instead of commands.
 
-Hosts and the client's inner rooms write advice for the command line. An error's `name` is the typed
-value: the table has the advice that a program gets where the text names a command or an option.
-Other advice stays as it is.
+An error's `name` is the typed value: the table has the advice that a program gets where the text of
+the host names a command or an option (model/advice.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 from typing import Final
 
+from holdfast.model.advice import without_commands
 from holdfast.model.errors import HoldfastError
 
-COMMAND: Final = re.compile(r"`holdfast\b|\bholdfast [a-z]|(^|[\s(`])--?[a-z]")
 ADVICE: Final = {  # an error without a row has the advice of the error above it
     "error": "the message has the reason",
     "usage": "look at the arguments of the call in docs/reference/python.md",
@@ -44,10 +42,7 @@ ADVICE: Final = {  # an error without a row has the advice of the error above it
 
 def for_programs(error: HoldfastError) -> HoldfastError:
     """The same error, with advice that a program can follow."""
-    if error.recover and COMMAND.search(error.recover):
-        names = (getattr(kind, "name", "") for kind in type(error).__mro__)
-        error.recover = next(ADVICE[name] for name in names if name in ADVICE)
-    return error
+    return without_commands(error, ADVICE)
 
 
 @contextlib.contextmanager

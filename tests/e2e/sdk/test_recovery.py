@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.model.advice import COMMAND
 from holdfast.model.errors import ALL
-from holdfast.sdk.recovery import COMMAND, for_programs
+from holdfast.sdk.recovery import for_programs
 from tests.support.installation import Installation
 
 

@@ -14,6 +14,7 @@ import pytest
 from holdfast.faces.http import routes
 from holdfast.faces.http.app import BODY_BYTES, HEAD_BYTES, STREAMS_PER_TOKEN
 from holdfast.model import errors
+from holdfast.model.advice import COMMAND
 from tests.support.commands.http_client import OPERATOR, Server, make_token, start
 from tests.support.installation import Installation, eventually
 
@@ -41,6 +42,24 @@ def run(server: Server, text: str, session: str = "work", **headers: str) -> dic
 
 
 # ------------------------------------------------------------ calls
+
+
+def test_a9_errors_have_advice_for_clients_of_http(server: Server, hf: Installation) -> None:
+    narrow = make_token(hf, "narrow", "--rights", "observe", "--session", "work")
+    answers = [
+        server.ask("get", session="no-such-session"),
+        server.ask("wait", session="work", for_="no-such-condition"),
+        server.ask("wait", session="work", for_="idle", since="0"),
+        server.ask("signal", {"session": "work", "pid": 1, "signal": "TERM"}),
+        server.ask("turn", {"session": "work", "act": "hand", "to": "no-such-operator"}),
+        server.ask("run", {"session": "work", "text": "true"}, token=narrow),
+        server.ask("view", session="other", token=narrow),
+        server.ask("ls", token="wrong"),
+        server.ask("ls", headers={"Host": "elsewhere.example"}),
+    ]
+    assert all(answer.status >= 400 for answer in answers), answers
+    for answer in answers:
+        assert not COMMAND.search(answer.json["error"]["recover"]), answer
 
 
 def test_t3_a_service_runs_and_looks_with_curl(server: Server, hf: Installation) -> None:

@@ -28,6 +28,7 @@ from holdfast.core.contract.table import Operation
 from holdfast.faces.http import events, openapi, routes
 from holdfast.faces.http.calls import Calls, poll
 from holdfast.faces.http.incoming import PREFIX, Acts, Forged, Headers, Incoming, delivery
+from holdfast.faces.http.recovery import TOKENS, for_http
 from holdfast.faces.http.tokens import Token, Tokens
 from holdfast.model.errors import HoldfastError, NotAllowed, Usage
 from holdfast.model.ids import is_once
@@ -113,7 +114,7 @@ class App:
                 421,
                 "misdirected",
                 "the Host header is not a name of this server",
-                "`holdfast http --host-name NAME` adds one",
+                "the administrator of this server can add the name",
             )
         if any(name == b"origin" for name, _ in headers):
             return fault(403, "origin", "requests from web pages are refused")
@@ -140,7 +141,7 @@ class App:
                     401,
                     "unauthenticated",
                     "a valid token is needed: Authorization: Bearer hf_...",
-                    "`holdfast http token add NAME --rights ...` makes one",
+                    TOKENS,
                     headers={"WWW-Authenticate": "Bearer"},
                 )
             try:
@@ -345,7 +346,7 @@ async def _disconnected(receive: Receive) -> None:
 def failed(error: HoldfastError) -> Response:
     """An error of the contract as an answer; an act that waits for approval is no failure."""
     status = routes.status(error)
-    body: dict[str, Any] = {"error": error.to_wire()}
+    body: dict[str, Any] = {"error": for_http(error).to_wire()}
     headers = dict[str, str]()
     if status == 202:
         id = str(error.facts.get("id", ""))

@@ -16,6 +16,7 @@ from holdfast.client.engine.engine import Engine
 from holdfast.client.engine.parts import Data, Event, Gap, Part, Reply
 from holdfast.client.link import Link
 from holdfast.core.contract.table import Operation
+from holdfast.faces.http.recovery import TOKENS
 from holdfast.faces.http.routes import NARROWED, Fields, needed
 from holdfast.faces.http.tokens import Token
 from holdfast.home import Home
@@ -71,7 +72,7 @@ class Calls:
         if right and right not in token.rights:
             raise NotAllowed(
                 f"the token {token.name} does not have the right {right}",
-                "make another token: `holdfast http token add NAME --rights ...`",
+                TOKENS,
             )
         if token.session is None:
             return
@@ -223,5 +224,5 @@ def _prepare_new(fields: Fields, environ: dict[str, str]) -> None:
 def _other_session(token: Token) -> NotAllowed:
     return NotAllowed(
         f"the token {token.name} is for another session",
-        "make a token for that session: `holdfast http token add NAME --session SESSION`",
+        "the administrator of this server can make a token for that session",
     )

@@ -12,6 +12,7 @@ from typing import Any, Final
 from holdfast.client.engine.parts import Data, Gap, Part, Reply
 from holdfast.core.contract.table import Operation
 from holdfast.faces.http.calls import piece
+from holdfast.faces.http.recovery import for_http
 from holdfast.faces.http.routes import Fields
 from holdfast.model.errors import HoldfastError, Usage
 
@@ -67,4 +68,4 @@ def event(name: str, body: dict[str, Any], id: int | None = None) -> bytes:
 
 
 def error(failed: HoldfastError) -> bytes:
-    return event("error", {"error": failed.to_wire()})
+    return event("error", {"error": for_http(failed).to_wire()})

@@ -16,8 +16,7 @@ from holdfast.model.errors import BY_NAME, HoldfastError, Usage
 PREFIX: Final = "/v1/"
 Fields = dict[str, Any]
 
-# Not here: operations of an attached terminal (`attach`, `cover`, `refresh`), decisions that people
-# sign (`approve`, `deny`), and the management of operators, devices, invitations, relays and host.
+# docs/reference/http.md lists the operations that are not here.
 SERVED: Final = (
     "ping",
     "ls",
