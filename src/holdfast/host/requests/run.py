@@ -80,15 +80,17 @@ async def run(host: Host, ctx: Context, q: Run) -> Ran:
     client, number = act.which
     runid = f"{client:x}-{number}"
     known = session.commands.runs.get(runid)
-    watch = _Watch(session, runid, known is None)
+    watch = _Watch(session, runid, known is None and not act.repeat)
     holds, before, stdin, unaware = False, None, None, False
     try:
-        if known is None:
-            if act.repeat:
+        if known is None and act.repeat:
+            # Typed a moment ago, the shell may not have begun it yet.
+            if not await session.or_end(watch.started, RUN_TRIGGER_WAIT_S):
                 raise OutcomeUnknown(
                     "this run was typed, but no trace of it is left",
                     "look at the screen: `holdfast view`",
                 )
+        elif known is None:
             before = (await ready(session, conn.operator)).oflag
             session.turn.check(conn.operator, take=False)
             await door.commit(act, command=command)
@@ -99,7 +101,7 @@ async def run(host: Host, ctx: Context, q: Run) -> Ran:
             await _began(session, watch.started)
             tell_began(ctx, session)
             stdin = Stdin(session, conn, ctx.number) if q.stdin else None
-        elif known.end is None:
+        elif known is not None and known.end is None:
             # after a restart of the host another operator may have taken the turn: follow anyway
             with contextlib.suppress(TurnHeld):
                 session.turn.begin_long(conn.operator, conn.key)
