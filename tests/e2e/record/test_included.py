@@ -76,3 +76,12 @@ def test_p3_files_of_the_actor_alone_add_nobody(house: Installation) -> None:
     run(house, "bob", "echo 'z = 1' > mine.py; echo 'import mine' > own.py")
     run(house, "bob", "python3 own.py")
     assert "included" not in outcome(house, "python3 own.py")["facts"]
+
+
+def test_p3_the_shells_own_snapshots_are_no_included_files(house: Installation) -> None:
+    # The shell writes its snapshots into the same few files again and again.
+    for who in ("eve", "bob"):
+        for number in range(9):
+            run(house, who, f": {who} {number}")
+    entries = house.ok("log", "s", "--json", "--limit", "1000").records
+    assert not [e for e in entries if str(house.home) in str(e["facts"])]

@@ -103,12 +103,17 @@ class Included:
                 self._record(session, cause, new)
 
     def _foreign(self, session: Session, cause: Cause, key: bytes) -> list[Shaped]:
-        """The authors of the file, without the actor of the act and without unknown ones."""
+        """The authors of the file, without the actor of the act and without unknown ones.
+
+        The shell opens its own snapshots to write them (host/originators/snapshot_guard.py).
+        """
         entry = self._table.known(key)
         if entry is None or not (authors := shaped(entry, session.id, "")):
             return []
         others = [one for one in authors if one.actor not in (cause.actor, UNKNOWN)]
         path = self._path(key) if others else ""
+        if os.path.dirname(path) == str(session.directories.writable):
+            return []
         return [one._replace(name=path) for one in others]
 
     def _path(self, key: bytes) -> str:
