@@ -1,8 +1,9 @@
 """Two people and an agent work in one shell, with traps (P3).
 
 An hour of work is compressed: a pause of a person is a short `sleep` in the session. Every entry
-names the right actor. Its originators are right, or `unknown` is among them. On ordinary lines
-`unknown` is rare. The same holds on an ordinary user's host.
+names the right actor, and its outcome has the exit code that the caller got. Its originators are
+right, or `unknown` is among them; no other operator is named. On ordinary lines `unknown` is rare.
+The same holds on an ordinary user's host.
 """
 
 from __future__ import annotations
@@ -144,11 +145,12 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         yield made
 
 
-def work(hf: Installation, who: str, *lines: str) -> None:
+def work(hf: Installation, who: str, *lines: str) -> list[int]:
+    """The exit code of each line."""
     hf.quick("--as", who, "seize", "s")
-    for line in lines:
-        done = hf.attempt("--as", who, "run", "s", "--json", "--", line)
-        assert done.rc in (0, 1), (who, line, done)
+    done = [hf.attempt("--as", who, "run", "s", "--json", "--", line) for line in lines]
+    assert all(one.rc in (0, 1) for one in done), (who, lines, done)
+    return [one.rc for one in done]
 
 
 def entries(hf: Installation) -> list[dict[str, Any]]:
@@ -164,8 +166,11 @@ def of_line(found: list[dict[str, Any]], line: str) -> tuple[str, set[str]]:
 
 
 def test_p3_ordinary_lines_of_three_operators_are_rarely_unknown(house: Installation) -> None:
-    for who, text in ORDINARY:
-        work(house, who, THINKS, *text.strip().splitlines(), THINKS)
+    codes = [
+        code
+        for who, text in ORDINARY
+        for code in work(house, who, THINKS, *text.strip().splitlines(), THINKS)
+    ]
     lines = [e for e in entries(house) if e["kind"] == "command" and e["phase"] == "intent"]
     ordinary = [e for e in lines if e["content"] != THINKS]
     assert [e["actor"] for e in ordinary] == [
@@ -173,6 +178,16 @@ def test_p3_ordinary_lines_of_three_operators_are_rarely_unknown(house: Installa
     ]
     unknown = [(e["actor"], e["content"]) for e in ordinary if "unknown" in e["originators"]]
     assert len(unknown) < UNKNOWN_MAX * len(ordinary), unknown
+    after = {e["intent"]: e for e in entries(house) if e["phase"] == "outcome"}
+    outcomes = [after[e["seq"]] for e in lines]
+    assert [(e["outcome"], e["facts"]["exit_code"]) for e in outcomes] == [
+        ("applied", code) for code in codes
+    ]
+    for e in ordinary:
+        # Only ann's repository and the compiled modules of her first run decide about other lines.
+        hers = {"ann"} if e["content"].startswith(("git", "python3")) else set()
+        named = {*e["originators"], *after[e["seq"]]["originators"]} - {"unknown"}
+        assert named <= hers, (e, named)
 
 
 @pytest.mark.parametrize("trap", TRAPS)
@@ -184,6 +199,7 @@ def test_p3_the_author_of_a_trap_is_named_or_unknown(house: Installation, trap: 
     actor, originators = of_line(entries(house), lines[-1])
     right = {author} if os.geteuid() == 0 and not silent_about_files() else {author, "unknown"}
     assert actor == victim and right & originators, originators
+    assert originators <= {author, "unknown"}, "an operator without a part in it is named"
     work(house, author, removed)
 
 
