@@ -12,6 +12,7 @@ import pytest
 from holdfast.host.processes.cgroups import Groups
 from tests.support.commands.results import the_error
 from tests.support.installation import Installation, alive, eventually
+from tests.support.ordinary_user import passes_as_ordinary_user
 
 # Counts in a child and in a detached grandchild, each in a file of its own.
 TICKS = "sh -c 'while :; do echo x >> {0}; sleep 0.05; done'"
@@ -176,3 +177,8 @@ def test_a8_without_a_group_the_stop_is_best_effort_and_catches_forks(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(storm.pid, signal.SIGKILL)
         storm.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="this is the run as an ordinary user")
+def test_a8_the_same_as_an_ordinary_user() -> None:
+    passes_as_ordinary_user(__file__)
