@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast.core.containment.entries import Entry, Kind
 from holdfast.core.containment.system import NIX_DAEMON, linked_files, system
 from tests.support.containment.file_table import FileTable
@@ -78,6 +80,16 @@ def test_t4_the_nix_daemon_is_out_of_reach() -> None:
     assert found.index(Entry(Kind.EMPTY, NIX_DAEMON)) > found.index(
         Entry(Kind.READ, "/nix", "/nix")
     )
+
+
+@pytest.mark.parametrize("root", [False, True])
+def test_t4_snapd_is_out_of_reach(root: bool) -> None:
+    """Files of snaps are shown, read-only. The sockets of snapd lie in /run, which is not shown."""
+    snaps = {"/snap/bin/tool": "-> /usr/bin/snap", "/var/lib/snapd/snap/x": "x"}
+    found = system(FileTable(MACHINE | snaps | {"/run/snapd.socket": "!socket"}), root)
+    assert {"/snap", "/var/lib/snapd/snap"} <= targets(found, Kind.READ)
+    assert not any(e.target == "/run" or e.target.startswith("/run/snapd") for e in found)
+    assert "/snap" not in targets(system(FileTable(MACHINE), root), Kind.READ)
 
 
 def test_root_shows_what_browsers_and_manuals_read_in_etc() -> None:

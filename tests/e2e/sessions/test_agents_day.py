@@ -1,9 +1,10 @@
-"""A day of an agent in a default contained session: its tools work, and no person is asked.
+"""A day of an agent in a contained session: its tools work, and no person is asked.
 
-The session is made by a person in a git work tree, with the default policy; the agent acts by
-`run`. The servers of the day (git, a package index, an npm registry) listen on the loopback of the
-session. Another test does ten acts that cannot be undone: a person is asked exactly once for each,
-and nothing happens before the answer.
+A person makes the session in a git work tree, with the default policy and two shares; the agent
+acts by `run`. Some tools also run in a session that the agent made itself. The servers of the day
+(git, a package index, an npm registry) listen on the loopback of the session. Another test does ten
+acts that cannot be undone: a person is asked exactly once for each, and nothing happens before the
+answer.
 
 A row of the table in docs/reference/containment.md names its test here.
 """
@@ -100,6 +101,21 @@ for port in sys.argv[1:]:
                 break
         os.sched_yield()
 END
+"""
+# Chromium itself does not start as root with its sandbox.
+CHROMIUM = f"chromium --headless {'--no-sandbox' if os.getuid() == 0 else ''}"
+PAGE = "'data:text/html,<p>shown</p>'"
+PLAYWRIGHT = Path(__file__).parents[3] / ".cache/playwright/node_modules/playwright-core"
+PAGE_JS = """const { chromium } = require("./playwright-core");
+(async () => {
+  const sandbox = process.getuid() !== 0;
+  const options = { executablePath: "/usr/bin/chromium", chromiumSandbox: sandbox };
+  const browser = await chromium.launch(options);
+  const page = await browser.newPage();
+  await page.setContent("<p>shown by playwright</p>");
+  console.log(await page.textContent("p"));
+  await browser.close();
+})();
 """
 INDEX_JS = """#!/usr/bin/env node
 module.exports = 42; if (require.main === module) console.log("a tool of npm");
@@ -317,6 +333,23 @@ def test_git_worktrees(day: Day) -> None:
     assert "clean" in day.run("git -C tree status && git worktree remove tree")
 
 
+def test_a_linked_work_tree_as_the_working_directory(day: Day) -> None:
+    """Its objects lie in the main repository, which belongs to the workspace."""
+    linked = day.house.base / "work" / "linked"
+    git("worktree", "add", "-q", str(linked), "-b", "linked", cwd=day.app)
+    day.house.ok("--as", "bot", "new", "linked", "--no-attach", "--cwd", str(linked))
+    day.house.wait("linked", "idle")
+    day.run("echo change >>README && git add README && git commit -qm linked", "linked")
+    assert "linked" in day.run("git log -1 --format=%s && git status", "linked")
+    hook = "touch $(git rev-parse --git-common-dir)/hooks/x 2>&1"  # the agent would be asked
+    day.house.ok("--as", "bot", "turn", "linked", "release")
+    assert "ead-only" in day.house.cli("run", "linked", "--", hook).out
+    day.house.ok("end", "linked")
+    shown = subprocess.run(["git", "-C", str(day.app), "log", "-1", "linked"], capture_output=True)
+    assert b"linked" in shown.stdout
+    git("worktree", "remove", "--force", str(linked), cwd=day.app)
+
+
 def test_pip_and_virtual_environments(day: Day) -> None:
     python = "/usr/bin/python3"
     made = subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True)
@@ -475,10 +508,60 @@ def test_everyday_programs(day: Day, program: str, text: str, shown: str) -> Non
 
 def test_chromium(day: Day) -> None:
     needs("chromium")
-    page = "'data:text/html,<p>shown</p>'"
-    # Chromium itself does not start as root with its sandbox.
-    flag = "--no-sandbox" if os.getuid() == 0 else ""
-    assert "<p>shown</p>" in day.run(f"chromium --headless {flag} --dump-dom {page} 2>&1")
+    assert "<p>shown</p>" in day.run(f"{CHROMIUM} --dump-dom {PAGE} 2>&1")
+
+
+@pytest.fixture(scope="module")
+def own(day: Day) -> Iterator[int]:
+    """A session that the agent made by default, and the port of the servers in it."""
+    served, port = day.app / "served", free_port()
+    wheel(served / "simple" / "tiny")
+    npm_package(served, f"http://127.0.0.1:{port}")
+    with (day.app / ".git" / "info" / "exclude").open("a") as file:
+        file.write("served\n.own\nnode_modules\npackage*.json\n")
+    day.house.ok("--as", "bot", "new", "alone", "--no-attach", "--cwd", str(day.app))
+    day.house.wait("alone", "idle")
+    server = f"python3 -m http.server --bind 127.0.0.1 --directory served {port}"
+    day.run(f"{server} >/dev/null 2>&1 &", "alone")
+    day.run(
+        f"python3 - <<'END'\nimport os, socket\nwhile socket.socket().connect_ex(('127.0.0.1', "
+        f"{port})): os.sched_yield()\nEND",
+        "alone",
+    )
+    yield port
+    day.house.ok("end", "alone")
+
+
+def test_pip_in_a_session_that_the_agent_made(day: Day, own: int) -> None:
+    made = subprocess.run(["/usr/bin/python3", "-c", "import ensurepip"], capture_output=True)
+    if made.returncode:
+        pytest.skip("/usr/bin/python3 has no ensurepip")
+    day.run("/usr/bin/python3 -m venv .own", "alone")
+    pip = ".own/bin/pip --disable-pip-version-check -q install --no-compile"
+    day.run(f"{pip} --index-url http://127.0.0.1:{own}/simple tiny", "alone")
+    assert "42" in day.run(".own/bin/python -c 'import tiny; print(tiny.value)'", "alone")
+
+
+def test_npm_in_a_session_that_the_agent_made(day: Day, own: int) -> None:
+    needs("node", "npm")
+    how = "--no-audit --no-fund --no-update-notifier"
+    day.run(f"npm install {how} --registry http://127.0.0.1:{own} tiny", "alone")
+    assert "42" in day.run("node -e \"console.log(require('tiny'))\"", "alone")
+
+
+def test_chromium_in_a_session_that_the_agent_made(day: Day, own: int) -> None:
+    needs("chromium")
+    assert "<p>shown</p>" in day.run(f"{CHROMIUM} --dump-dom {PAGE} 2>&1", "alone")
+
+
+def test_playwright(day: Day, own: int) -> None:
+    """The library of scripts/playwright with the machine's Chromium, in the agent's own session."""
+    needs("chromium", "node")
+    if not PLAYWRIGHT.is_dir():
+        pytest.skip("playwright-core is not installed here: see scripts/playwright")
+    shutil.copytree(PLAYWRIGHT, day.app / "served" / "playwright-core")
+    (day.app / "served" / "page.js").write_text(PAGE_JS)
+    assert "shown by playwright" in day.run("node served/page.js", "alone")
 
 
 def test_a_session_that_the_agent_made(day: Day) -> None:
@@ -507,7 +590,9 @@ def test_gpu_is_not_shown(day: Day) -> None:
 def test_apt_is_refused(day: Day) -> None:
     needs("apt-get")
     code, said = day.person("apt-get -y install cowsay")
-    assert code and "E: " in said, said
+    root = "Archives directory /var/cache/apt/archives/partial is missing"
+    user = "Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Permission denied)"
+    assert code and (root if os.getuid() == 0 else user) in said, said
 
 
 def test_sudo_is_refused(day: Day) -> None:
