@@ -19,6 +19,7 @@ from holdfast.core.containment.workspace import (
     tool_files,
     work_tree,
 )
+from holdfast.faces.cli.services import agent_files
 from tests.support.containment.file_table import FileTable
 
 HOME = "/home/u"
@@ -194,6 +195,14 @@ def test_t4_a_tool_file_behind_a_link_cannot_be_fixed(name: str) -> None:
     assert cannot_be_fixed(files, tree) == ""
     files.content[f"{APP}/{name}"] = "-> elsewhere"
     assert cannot_be_fixed(files, tree) == f"{APP}/{name}"
+
+
+@pytest.mark.parametrize("agent", agent_files.AGENTS)
+def test_t4_the_configuration_of_a_known_agent_is_a_tool_file(agent: str) -> None:
+    content = {f"{APP}/{path}": "x" for path in agent_files.AGENTS[agent].files}
+    found = tool_files(FileTable(content), find(content, APP))
+    for path in content:
+        assert any(path == one or path.startswith(f"{one}/") for one in found), path
 
 
 def test_tool_files_of_a_linked_work_tree_are_those_of_its_git_directories() -> None:

@@ -36,7 +36,9 @@ TOOL_FILES: Final = (
     *(".vscode/extensions.json", ".idea/runConfigurations", ".idea/workspace.xml"),
     *(".idea/externalDependencies.xml", ".idea/watcherTasks.xml", ".devcontainer"),
     *(".zed/tasks.json", ".zed/settings.json", ".claude/settings.json", ".mcp.json"),
-    *(".claude/settings.local.json", ".cursor/mcp.json"),
+    *(".claude/settings.local.json", ".cursor/mcp.json", ".codex", "opencode.json"),
+    *("opencode.jsonc", ".opencode/opencode.json", ".opencode/plugin", ".opencode/plugins"),
+    *(".opencode/tool", ".opencode/tools"),
 )
 
 

@@ -97,6 +97,7 @@ Operators
     devices: device add phone  the devices of an operator: list, add, rename, revoke
     operators: grant builder --rights execute --session work --expires 8h  give some of your rights
         to an operator
+    services.agent: agent add claude  connect a coding agent: operator, session, its configuration
     policy: approvals --follow  list the acts that wait for approval
     policy: approve q1f3  allow one waiting act, once
     policy: deny q1f3  refuse one waiting act
