@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from holdfast.core.sealed import route as routes
 from holdfast.model import base64url, limits
 from holdfast.wire import carried, outer
+from tests.support.commands.certificates import certificate
 from tests.support.relays import WAIT_S, Host, RelayProcess, host
 
 
@@ -30,13 +32,13 @@ async def service(end: Host) -> str:
 class Provider:
     """A connection to the relay, with exactly these bytes."""
 
-    def __init__(self, relay: RelayProcess) -> None:
-        self._address = urlsplit(relay.url)
+    def __init__(self, relay: RelayProcess, tls: ssl.SSLContext | None = None) -> None:
+        self._address, self._tls = urlsplit(relay.url), tls
         self.name = self._address.netloc
 
     async def send(self, data: bytes) -> None:
         self._reader, self._writer = await asyncio.open_connection(
-            self._address.hostname, self._address.port
+            self._address.hostname, self._address.port, ssl=self._tls
         )
         self._writer.write(data)
         with suppress(OSError):
@@ -181,6 +183,28 @@ def test_t6_a_relay_holds_no_more_of_a_body_than_the_credit(tmp_path: Path) -> N
             await sending
 
     with RelayProcess(str(tmp_path / "relay")) as relay:
+        script(body)
+
+
+def test_t6_a_webhook_comes_by_tls(tmp_path: Path) -> None:
+    chain, key = certificate(tmp_path, "localhost", 1, ("127.0.0.1",))
+    trusted = ssl.create_default_context(cafile=chain)
+
+    async def body() -> None:
+        async with host(relay.url, relay.token(), ssl=trusted) as h:
+            provider, size = Provider(relay, trusted), limits.STREAM_WINDOW_BYTES // 2
+            sending = asyncio.create_task(provider.post(await service(h), bytes(size)))
+            stream, message = await h.accept(), carried.Incoming()
+            while not message.feed((await h.expect(outer.Data)).payload):
+                pass
+            assert message.body == bytes(size)
+            answer = carried.head(carried.Answer(202, "a/b", 40_000)) + bytes(40_000)
+            await h.send(outer.Data(stream, answer))
+            await sending
+            assert await provider.status() == 202
+
+    options = ("--tls-cert", str(chain), "--tls-key", str(key), "--name", "127.0.0.1")
+    with RelayProcess(str(tmp_path / "relay"), *options) as relay:
         script(body)
 
 

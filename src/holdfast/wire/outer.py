@@ -24,7 +24,7 @@ A route is 16 opaque bytes derived from the host's key at this relay. A pass is 
 host gave to the client; the relay knows only its hash and does not forward the pass
 (core/sealed/route.py has both). Names, sessions and terminal sizes travel inside DATA, which is
 sealed between host and client. A relay still learns which peers are connected, how much they send,
-and when.
+and when. The DATA of a webhook is not sealed (wire/carried.py).
 
 Streams. A client numbers its streams from 1 upwards; the relay numbers streams on the host's side.
 Each direction starts with a credit of STREAM_WINDOW_BYTES and never has more outstanding. CREDIT
