@@ -333,6 +333,10 @@ class Holdfast(Peer):
         """A transfer on this machine."""
         return [*self._holdfast, "files", act, name, *paths]
 
+    def forward_argv(self, name: str, port: int) -> list[str]:
+        """A forward of a port of the session; prints its address."""
+        return [*self._holdfast, "forward", name, str(port), "--json"]
+
     def follow_argv(self, name: str) -> list[str]:
         return [*self._holdfast, "read", name, "--follow"]
 
@@ -454,6 +458,10 @@ class Relayed(Holdfast):
         """A transfer through the relay."""
         return [*self._away, "files", act, f"box/{name}", *paths]
 
+    def forward_argv(self, name: str, port: int) -> list[str]:
+        """A forward through the relay."""
+        return [*self._away, "forward", f"box/{name}", str(port), "--json"]
+
     def shut_down(self) -> None:
         super().shut_down()
         if self._relay is not None:
@@ -511,6 +519,13 @@ class SshTmux(Tmux):
         options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
         port = ["-P", str(self._port), "-i", self.path("me")]
         return ["scp", "-q", "-F", "none", *port, *options, *both]
+
+    def tunnel_argv(self, here: int, there: int) -> list[str]:
+        """`ssh -L` between two ports of loopback."""
+        ports = ["-L", f"127.0.0.1:{here}:127.0.0.1:{there}", "-p", str(self._port)]
+        options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+        key = ["-i", self.path("me"), "-o", "ExitOnForwardFailure=yes"]
+        return ["ssh", "-N", "-q", "-F", "none", *ports, *key, *options, "127.0.0.1"]
 
     def attach_argv(self, name: str) -> list[str]:
         return [

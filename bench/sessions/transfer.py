@@ -65,6 +65,8 @@ def main() -> int:
             print(line)
     finally:
         for peer in peers:
+            if isinstance(peer, Holdfast):
+                peer.end(SESSION)
             peer.shut_down()
     return 0
 
