@@ -297,8 +297,13 @@ async def blocked(stage: Stage) -> str:
         f"until [ -e {go_on} ]; do sleep 0.02; done; read -r name; read -rs word; "
         "echo $name ${#word}"
     )
-    waiting = (await session.view()).waiting
-    expect(waiting is not None and waiting.for_ == "working", f"a busy command: {waiting}")
+
+    async def busy() -> bool:
+        """Between two programs of the loop, no process is in the foreground for a moment."""
+        waiting = (await session.view()).waiting
+        return waiting is not None and waiting.for_ == "working"
+
+    await stage.until(busy, "a busy command to read as working")
     go_on.touch()
     await session.wait("input", timeout=SOON_S)
     await session.send("ada", enter=True)
