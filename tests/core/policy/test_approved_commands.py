@@ -119,7 +119,8 @@ def test_p4_a_command_in_the_background_may_start_a_moment_after_the_run() -> No
     run.begin()
     run.end(200.0)
     left = run.left((7, 1), True, 200.0 + BACKGROUND_S)
-    assert [one.words for one in left.commands] == ["x\0"] and not left.below
+    assert [[word.text for word in one.words] for one in left.commands] == [["x"]]
+    assert not left.below
     assert run.left((7, 1), True, 201.0 + BACKGROUND_S) == NOTHING
 
 

@@ -243,6 +243,44 @@ def test_p4_another_program_of_the_name_is_asked_about(lab: Lab) -> None:
         lab.done(". ./off.sh")
 
 
+OTHER_WORDS = {
+    "many open words": (
+        "rm -f scratch $a $b $c $d $e $f $g $h $i $j z",
+        "scratch" + " victim" * 150,
+    ),
+    "a pattern": ("rm -r *.log", "{place}/victim"),
+    "a pattern with a beginning": ("rm -r {place}/scr*", "{place}/scratch/../victim"),
+    "an open end": ('rm -r "{place}/scratch/$n"', "{place}/scratch/../victim"),
+}
+
+
+@pytest.mark.parametrize("way", OTHER_WORDS)
+def test_p4_other_words_than_the_approved_are_asked_about(lab: Lab, way: str) -> None:
+    """A function puts other words in place of those that the text leaves open."""
+    text, line = (each.format(place=lab.place) for each in OTHER_WORDS[way])
+    (lab.place / "a.log").touch()  # zsh runs no command whose pattern names no file
+    (lab.place / "on.sh").write_text(f'rm() {{ command rm "$1" {line}; }}\n')
+    lab.done(". ./on.sh")
+    try:
+        held = lab.approved(text)
+        question = lab.exec_question()
+        assert line in question["text"], "the host still answers, and asks"
+        approve(lab.hf, question, "deny")
+        held.communicate(timeout=DEADLINE_S)
+        assert "victim" in lab.left()
+    finally:
+        lab.done("unset -f rm")
+
+
+def test_p4_the_expansion_of_an_approved_pattern_runs(lab: Lab) -> None:
+    for name in ("a.log", "b.log"):
+        (lab.place / name).touch()
+    held = lab.approved("rm -r *.log scr*")
+    out, err = held.communicate(timeout=DEADLINE_S)
+    assert held.returncode == 0 and lab.left() == ["victim"], (out, err)
+    assert not list(lab.place.glob("*.log"))
+
+
 def test_p4_a_program_that_the_approved_one_starts_is_not_asked_about(lab: Lab) -> None:
     held = lab.run("find scratch -name file -exec rm {} +; rm -r scratch")
     approve(lab.hf, lab.question())

@@ -7,7 +7,7 @@ function, a trap, a hook or PATH gave the text a different meaning, or because c
 exchanged the text.
 
 1. A word that the text leaves open (`$x`, `$(...)`) stands for any number of words, a pattern for
-   words with the same beginning. All other words must be the same.
+   words that it matches. All other words must be the same (`word_patterns.py`).
 2. A program outside of the system's directories counts by its path: `/tmp/rm` is not `rm`.
 3. Wrappers must be those of the text. They may be gone already: after `sudo rm x` comes `rm x`.
 4. The program must run in a directory that the approver saw: the directory in the question, or a
@@ -28,25 +28,21 @@ exchanged the text.
 from __future__ import annotations
 
 import enum
-import functools
 import posixpath
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from holdfast.core.policy import environment
+from holdfast.core.policy import environment, word_patterns
 from holdfast.core.policy.conditions import Identity, Request, Unit
 from holdfast.core.policy.environment import Changes
+from holdfast.core.policy.word_patterns import Steps, WordPattern
 from holdfast.core.shellcode.facts import Command, Facts
 
 COMMANDS_MAX: Final = 256  # of one text; the programs of further commands are asked about
 ANY_NUMBER: Final = 0
 UNSTARTED_S: Final = 120.0
 BACKGROUND_S: Final = 5.0
-_END: Final = "\0"  # in no word
-_UNKNOWN: Final = "\1"
-_ANY: Final = f"(?:[^{_END}]*{_END})*"
 
 
 class Surroundings(NamedTuple):
@@ -76,14 +72,14 @@ class Pattern(NamedTuple):
 
     via: tuple[str, ...]
     name: str
-    words: str  # a regular expression for the words
+    words: tuple[WordPattern, ...]
     asked: Directory
     directories: frozenset[str]  # in which the command may run
     assigned: frozenset[tuple[str, str | None]]  # variables that the text sets; None: to any value
     times: int = 1  # how often the text has the command; ANY_NUMBER: in a loop, for example
     background: bool = False
 
-    def fits(self, command: Command, at: Surroundings) -> int | None:
+    def fits(self, command: Command, at: Surroundings, steps: Steps) -> int | None:
         """Return how many wrappers are gone; None if the program is not this command.
 
         A wrapper that is left may run the command in another directory: `sh -c 'cd x && rm y'`.
@@ -98,7 +94,7 @@ class Pattern(NamedTuple):
             and runs_in <= self.directories
             and (cwd != self.asked.path or at.identity == self.asked.identity)
             and self._has_variables(command, gone, at.environment)
-            and _compiled(self.words).fullmatch(_line(command)) is not None
+            and word_patterns.matches(self.words, command.words, steps)
         ):
             return gone
         return None
@@ -148,7 +144,8 @@ class Cleared(NamedTuple):
         if not self.rules or self.below:
             return Covered([self.below and bool(self.rules)] * len(units))
         at = _surroundings(request)
-        found = [self._use(one.command, at) for one in units]
+        steps = Steps()
+        found = [self._use(one.command, at, steps) for one in units]
         fit = [
             one.command
             for use, one in zip(found, units, strict=True)
@@ -165,11 +162,11 @@ class Cleared(NamedTuple):
         ]
         return Covered(parts, tuple(dict.fromkeys(one for one in found if one is not None)))
 
-    def _use(self, command: Command | None, at: Surroundings | None) -> Use | None:
+    def _use(self, command: Command | None, at: Surroundings | None, steps: Steps) -> Use | None:
         if command is None or at is None:
             return None
         for pattern in self.commands:
-            gone = pattern.fits(command, at)
+            gone = pattern.fits(command, at, steps)
             if gone is not None and (use := Use(pattern, gone)) not in self.used:
                 return use
         return None
@@ -195,7 +192,7 @@ def patterns(
         made = Pattern(
             one.via,
             one.name,
-            _expression(one),
+            word_patterns.pattern(one.words),
             Directory(cwd, identity),
             frozenset(seen) if one.cwds is None else one.cwds,
             frozenset(facts.settings) | {(name, None) for name in facts.opened},
@@ -205,24 +202,6 @@ def patterns(
         once = not one.repeats and (made not in found or before != ANY_NUMBER)
         found[made] = before + 1 if once else ANY_NUMBER
     return tuple(one._replace(times=times) for one, times in found.items())
-
-
-def _expression(command: Command) -> str:
-    parts = list[str]()
-    for word in command.words:
-        if word.text is None:
-            parts.append(_ANY)
-        elif word.glob:
-            begins = re.escape(word.text[: word.glob_at])
-            parts.append(f"(?:{begins}[^{_END}]*{_END})*")
-        else:
-            parts.append(re.escape(word.text + _END))
-    return "".join(parts)
-
-
-def _line(command: Command) -> str:
-    words = (_UNKNOWN if word.text is None else word.text for word in command.words)
-    return "".join(f"{word}{_END}" for word in words)
 
 
 def _absolute(name: str, cwd: str) -> str:
@@ -246,11 +225,6 @@ def _same_program(first: Command, other: Command) -> bool:
     return other.words[before:] == first.words and (
         not before or other.words[before - 1].text == first.name
     )
-
-
-@functools.lru_cache(1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.DOTALL)
 
 
 # ---------------------------------------------------------------- what is left of an approval

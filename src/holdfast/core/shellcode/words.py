@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 Node = Mapping[str, Any]
@@ -38,6 +38,7 @@ _ESCAPE: Final = re.compile(
     r"|U([0-9a-fA-F]{1,8})|c(.))",
     re.S,
 )
+_SPECIAL: Final = ("*?", "*?^#")  # in patterns, beside `[`; of zsh the second
 # A value that stays one word without quotes.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
 
@@ -48,6 +49,11 @@ class Word:
     shown: str  # for display: the text, or the source
     glob_at: int = -1  # position of the first unquoted pattern character in `text`
     why: str = ""  # the reason if `text` is None
+    # Not part of the representation. The positions of all unquoted pattern characters in `text`.
+    special: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    # The text that every word of the expansion begins with, if `text` is None; None: the source
+    # tells no part of the text.
+    stem: str | None = field(default=None, repr=False, compare=False)
 
     @property
     def glob(self) -> bool:
@@ -73,7 +79,7 @@ def read(node: Node, source: bytes, known: Known) -> Word:
     try:
         text, plain = _parts(node.get("Parts") or [], known)
     except _Unknown as e:
-        return Word(None, shown, why=str(e))
+        return Word(None, shown, why=str(e), stem=_stem(node.get("Parts") or [], known))
     bare = "".join(c if p else "\0" for c, p in zip(text, plain, strict=True))
     if _braces(bare):
         return Word(None, shown, why="braces")
@@ -82,7 +88,10 @@ def read(node: Node, source: bytes, known: Known) -> Word:
     expanded, bare = _tilde(text, bare, known)
     if expanded is None:
         return Word(None, shown, why="~name")
-    return Word(expanded, expanded, _glob(bare, known.shell))
+    at = _glob(bare, known.shell)
+    characters = _SPECIAL[known.shell == "zsh"] + "["
+    special = tuple(i for i, c in enumerate(bare) if c in characters) if at >= 0 else ()
+    return Word(expanded, expanded, at, special=special)
 
 
 def subscript(text: str) -> bool:
@@ -171,6 +180,31 @@ def _parts(parts: list[Node], known: Known) -> tuple[str, list[bool]]:
     return text, plain
 
 
+def _stem(parts: list[Node], known: Known) -> str | None:
+    """Return the known beginning of a word with unknown parts; None if no part is known.
+
+    The beginning is empty if the expansion may be several words: unquoted, a pattern, braces.
+    """
+    stem, partly, open_yet, several = "", False, False, False
+    for part in parts:
+        quoted = part.get("Type") == "DblQuoted"
+        for piece in (part.get("Parts") or []) if quoted else [part]:
+            try:
+                text = _double(piece, known) if quoted else _parts([piece], known)[0]
+            except _Unknown:
+                open_yet = True
+                listed = (piece.get("Param") or {}).get("Value") in ("@", "*")
+                several = several or not quoted or listed or bool(piece.get("Index"))
+                continue
+            if piece.get("Type") in ("Lit", "ExtGlob") and not quoted:
+                if not partly and not open_yet and text.startswith("~/") and known.home:
+                    text = known.home + text[1:]
+                several = several or any(c in text for c in "~{*?[^#")
+            partly = partly or bool(text)
+            stem += "" if open_yet else text
+    return None if not partly else "" if several else stem
+
+
 def _value(part: Node) -> str:
     value = part.get("Value", "")
     if not isinstance(value, str):
@@ -245,8 +279,7 @@ def _braces(bare: str) -> bool:
 
 
 def _glob(bare: str, shell: str) -> int:
-    special = "*?^#" if shell == "zsh" else "*?"
-    found = [bare.index(c) for c in special if c in bare]
+    found = [bare.index(c) for c in _SPECIAL[shell == "zsh"] if c in bare]
     at = bare.find("[")
     if at >= 0 and "]" in bare[at + 1 :]:
         found.append(at)
