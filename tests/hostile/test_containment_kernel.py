@@ -29,6 +29,7 @@ from tests.support.containment.lab import (
     containment_lab,
     halted_and_resumed,
     running,
+    runs_32_bit,
     session,
     status_of,
 )
@@ -399,14 +400,6 @@ def test_t4_no_byte_is_put_into_the_terminals_input(lab: Lab, way: str, number: 
     lab.wait("lab", "idle")
     assert lab.output("echo after").endswith("after\n")
     assert not injected.exists()
-
-
-def runs_32_bit() -> bool:
-    config = Path("/proc/config.gz")
-    if not config.exists():
-        return True
-    text = subprocess.run(["zcat", str(config)], capture_output=True, text=True).stdout
-    return "CONFIG_IA32_EMULATION=y" in text
 
 
 @INTEL

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.containment.lab import (
+    CALLS,
     OTHER_USER,
     PRELUDE,
     PYTHON,
@@ -27,6 +28,7 @@ from tests.support.containment.lab import (
     halted_and_resumed,
     lives,
     running,
+    runs_32_bit,
     session,
     status_of,
 )
@@ -272,6 +274,90 @@ def test_a4_halt_is_complete_while_code_continues_others(lab: Lab, attack: str) 
     with session(lab) as name:
         begins(lab, name, attack)
         halted_and_resumed(lab, name)
+
+
+# Signals to init lose their sender where the kernel may queue none: by a limit that code sets on
+# init, or by a queue that code fills. Init then gets a signal of code like one of the host.
+FORGER = """
+import resource
+def continued():
+    signal.signal(signal.SIGCONT, lambda *_: None)
+    event, made = bytearray(64), ctypes.c_int()
+    struct.pack_into('Qii', event, 0, 0, signal.SIGCONT, 0)
+    for n in range(1, 100):  # a stop discards the timers whose signal is pending at that moment
+        check(libc.timer_create(1, (ctypes.c_char * 64).from_buffer(event), ctypes.byref(made)))
+        when = struct.pack('4q', 0, n * 1_000_000, 0, n * 1_000_000)
+        check(libc.timer_settime(made, 0, when, None))
+for _ in range(200):  # init stops all, then holds one after the other: the forgers last
+    if not os.fork():
+        signal.pause()
+for number in (10, 12, 36, 36):
+    if not os.fork():
+        os.setsid()
+        continued()
+        {way}
+        open(sys.argv[1], 'w').close()
+        while True:
+            os.kill(1, number)
+"""
+WAYS_TO_LOSE_THE_SENDER = {
+    "limit of init": "tries(resource.prlimit, 1, resource.RLIMIT_SIGPENDING, (0, 0))",
+    "full queue": "signal.pthread_sigmask(signal.SIG_BLOCK, [64])\n"
+    "        while not libc.sigqueue(os.getpid(), 64, ctypes.c_void_p(0)): pass",
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_LOSE_THE_SENDER)
+def test_a4_no_signal_of_code_inside_ends_a_halt(lab: Lab, way: str) -> None:
+    with session(lab) as name:
+        file = begins(lab, name, FORGER.format(way=WAYS_TO_LOSE_THE_SENDER[way]))
+        for _ in range(3):
+            halted_and_resumed(lab, name)
+        lab.end(name)
+        ended(file)
+
+
+# prlimit64 (descriptors, queued signals), sched_setparam, sched_setscheduler, sched_setaffinity,
+# sched_setattr, setpriority and ioprio_set: numbers of x86_64 and of i386, and arguments.
+CALLS_ON_INIT = """
+none = (ctypes.c_char * 64)()
+space = libc.mmap
+space.restype, space.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int,
+                                                  ctypes.c_int, ctypes.c_int, ctypes.c_long]
+zero = space(None, 4096, 3, 0x62, -1, 0)  # below 4 GiB
+for one in (
+    (302, 340, 1, 7, zero), (302, 340, 1, 11, zero), (302, 340, 1 | 1 << 32, 11, zero),
+    (142, 154, 1, zero), (144, 156, 1, 5, zero), (203, 241, 1, 8, zero), (314, 351, 1, zero),
+    (141, 97, 0, 1, 19), (251, 289, 1, 1, 3 << 13),
+):
+    print('CALLED', *called('{way}', *one))
+print('OWN', tries(resource.prlimit, 0, 7, resource.getrlimit(7)))
+"""
+
+
+@INTEL
+@pytest.mark.parametrize("way", ["plain", "x32", "32-bit"])
+def test_a4_no_limit_or_rank_of_init_can_be_changed(lab: Lab, way: str) -> None:
+    """By a limit, init would fail at the next halt and end the session."""
+    if way == "32-bit" and not runs_32_bit():
+        pytest.skip("the kernel has no 32-bit calls")
+    with session(lab) as name:
+        out = lab.py(f"import resource\n{CALLS}{CALLS_ON_INIT.format(way=way)}", name)
+        answers = re.findall(r"CALLED (\S+ \d+)", out)
+        assert len(answers) == 9 and set(answers) <= {"-1 1", "-1 38"} and "OWN (" in out, out
+        halted_and_resumed(lab, name)
+
+
+def test_t4_no_file_of_init_in_proc_can_be_written(lab: Lab) -> None:
+    """On a root host they belong to uid 0 inside."""
+    out = lab.py(
+        "for top, _, names in os.walk('/proc/1'):\n"
+        "    for name in names:\n"
+        "        if isinstance(tries(os.open, f'{top}/{name}', os.O_WRONLY), int):\n"
+        "            print('OPEN', f'{top}/{name}')\n"
+        "print('TRIED', tries(put, '/proc/1/oom_score_adj', '1000'))"
+    )
+    assert "TRIED" in out and "OPEN" not in out, out
 
 
 # A process is traced by another, so init cannot hold it. The kernel continues it by a timer. The

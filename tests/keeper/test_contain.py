@@ -518,7 +518,7 @@ def test_a4_init_stops_all_when_told_from_outside(contained: Contained) -> None:
     keeper = contained.nursery.keepers["a"]
     until(lambda: len(below(keeper)) >= 5, "all of them")
     init = below(keeper)[0]
-    os.kill(init, wire.HALT_SIGNAL)
+    os.kill(keeper, wire.HALT_SIGNAL)
 
     def stopped(pid: int) -> bool:
         try:
@@ -529,7 +529,9 @@ def test_a4_init_stops_all_when_told_from_outside(contained: Contained) -> None:
     until(lambda: all(stopped(pid) for pid in below(init)), "all to stop")
     until(lambda: state_of(init) == "S", "process 1 to rest")
     assert len(below(init)) >= 2
-    os.kill(init, wire.RELEASE_SIGNAL)
+    until(lambda: command(init) == wire.HALTED_NAME.decode(), "process 1 to hold them")
+    os.kill(keeper, wire.RELEASE_SIGNAL)
+    until(lambda: command(init) == wire.INIT_NAME.decode(), "process 1 to release them")
     until(lambda: all(state_of(pid) in "TZD" for pid in below(init)), "all to be stopped only")
 
 

@@ -207,7 +207,7 @@ def test_the_filter_names_every_way_to_execute(machine: str, contained: bool) ->
     program = exec_filter.program(machine, COOKIE, contained)
     code = [*exec_filter.INSTRUCTION.iter_unpack(program)]
     for personality in exec_filter.PERSONALITIES[machine]:
-        arch, execs, ioctls, modes, opens, missing, sockets, socketcall = personality
+        arch, execs, ioctls, modes, opens, missing, sockets, ranks, socketcall = personality
         for number in execs:
             assert run(code, arch, number, 0) == exec_filter.RET_NOTIFY
         for number in ioctls:
@@ -240,6 +240,12 @@ def test_the_filter_names_every_way_to_execute(machine: str, contained: bool) ->
                 assert run(code, arch, number, 0, first=family) == other
             for family in exec_filter.FAMILIES:
                 assert run(code, arch, number, 0, first=family) == exec_filter.RET_ALLOW
+        allowed = exec_filter.RET_ALLOW
+        for position, numbers in enumerate(ranks):
+            for number in numbers:
+                for pid, answer in ((1, wanted), (1 | 1 << 32, wanted), (0, allowed), (7, allowed)):
+                    first, second = (pid, 0) if position == 0 else (0, pid)
+                    assert run(code, arch, number, 0, second, first=first) == answer
         for number in socketcall:
             for call in exec_filter.SOCKETCALLS:
                 assert run(code, arch, number, 0, first=call) == other

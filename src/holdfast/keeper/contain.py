@@ -16,15 +16,18 @@ gets at most those in KEPT even inside. no_new_privs is set, and every mount is 
 
 Init has four duties:
 - It reaps orphans that hf-root did not adopt.
-- It stops all other processes when a process outside sends HALT_SIGNAL. kill(-1) by process 1
-  reaches every process and cannot be outrun by forks. Because a program can let the kernel continue
-  it (a timer whose signal is SIGCONT), init then holds every thread by ptrace until RELEASE_SIGNAL.
+- It stops all other processes when the keeper orders it. kill(-1) by process 1 reaches every
+  process and cannot be outrun by forks. Because a program can let the kernel continue it (a timer
+  whose signal is SIGCONT), init then holds every thread by ptrace until the keeper orders the
+  release. Orders come over the socket to the keeper. No signal is an order: where a queue of
+  signals is full, the kernel does not tell their sender.
 - When hf-root ends, it sends that wait status, which is the program's, to the keeper and exits. The
   kernel then kills every process that is left. An init cannot die by a signal of its own, so its
   own status could not distinguish "killed by 9" from "exit 137".
 - It exits when the keeper dies, because no host could then halt the session.
 Init is not dumpable, and its memory belongs to the machine's user namespace. So no process inside,
 with any capability, can trace it or open its descriptors. Its socket to the keeper is the only one.
+The filter lets no process inside change init's limits or priority, and /proc/1 is read-only.
 
 hf-root is an ordinary process of the session. It has no descriptor and the same filter as the
 program, so a process that traces it gains nothing.
@@ -46,11 +49,13 @@ import struct
 from holdfast.keeper import file_tree, hf_root, launch, network, terminal
 from holdfast.keeper import install_filter as install_filter  # the tree hides its file later
 from holdfast.keeper.file_tree import NotAllowed, call
+from holdfast.keeper.tree import ORDERS
 from holdfast.wire.spawning import (
     HALT_SIGNAL,
+    HALTED_NAME,
+    INIT_NAME,
     MOUNT_FIXED,
     NET_HOST,
-    RELEASE_SIGNAL,
     Containment,
 )
 
@@ -78,7 +83,7 @@ _KEPT_BY_INIT = (5, 19)  # KILL, SYS_PTRACE
 _PTRACE_DETACH, _PTRACE_SEIZE, _PTRACE_INTERRUPT = 17, 0x4206, 0x4207
 _HOLDS = 0x2 | 0x4 | 0x8 | 0x40  # PTRACE_O_TRACEFORK, TRACEVFORK, TRACECLONE, TRACEEXIT
 _HOLD_PASSES = 64  # over all processes, until no new one appears
-_AWAITED = (signal.SIGCHLD, signal.SIGIO, HALT_SIGNAL, RELEASE_SIGNAL)
+AWAITED = (signal.SIGCHLD, signal.SIGIO)  # a child ended or stopped; the keeper's socket
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAPABILITY_HEADER = struct.pack("Ii", 0x2008_0522, 0)
@@ -279,11 +284,11 @@ def _begin_inside(
         # An exec makes a process dumpable again: hf-root and the program are ordinary processes.
         call("an init out of reach", "prctl", _PR_SET_DUMPABLE, ctypes.c_ulong(0), 0, 0, 0)
         os.setsid()
-        terminal.set_title(b"hf-init")
+        terminal.set_title(INIT_NAME)
         # Init must be able to halt the session's programs, so it runs before them if allowed.
         _own_priority(_PRIORITY)
         file_tree.enter(root)
-        signal.pthread_sigmask(signal.SIG_SETMASK, _AWAITED)
+        signal.pthread_sigmask(signal.SIG_SETMASK, AWAITED)
         second = os.fork()
         if second:
             _give_up(_KEPT_BY_INIT)
@@ -367,18 +372,14 @@ def _serve(second: int, keeper: _socket.socket) -> NoReturn:
         os.closerange(0, _KEEPER_FD)
         os.closerange(_KEEPER_FD + 1, 1 << 20)
         fcntl.fcntl(_KEEPER_FD, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(_KEEPER_FD, fcntl.F_SETFL, os.O_NONBLOCK | _O_ASYNC)  # SIGIO when it is gone
+        fcntl.fcntl(_KEEPER_FD, fcntl.F_SETFL, os.O_NONBLOCK | _O_ASYNC)  # SIGIO when it changes
         held = _Held()
         while True:
-            _look_after_keeper()
-            told = signal.sigwaitinfo(_AWAITED)
-            # si_pid is 0 if the sender is outside this pid namespace.
-            if told.si_code == 0 and told.si_pid == 0:
-                if told.si_signo == HALT_SIGNAL:
-                    held.take()
-                elif told.si_signo == RELEASE_SIGNAL:
-                    held.release()
+            while order := _order():
+                held.take() if order == ORDERS[HALT_SIGNAL] else held.release()
+                terminal.set_title(HALTED_NAME if held.halted else INIT_NAME)
             _reap(second, held)
+            signal.sigwaitinfo(AWAITED)  # code inside may send them too: they only wake init
     finally:
         os._exit(1)
 
@@ -443,13 +444,12 @@ def _ptrace(request: int, thread: int, data: int) -> bool:
     return not libc.ptrace(ctypes.c_long(request), ctypes.c_long(thread), None, ctypes.c_long(data))
 
 
-def _look_after_keeper() -> None:
-    """Exit, and so end the session, if the keeper is gone. It never sends anything."""
+def _order() -> bytes:
+    """Return the keeper's next order, if any. Exit, and so end the session, if it is gone."""
     try:
-        os.read(_KEEPER_FD, 1)
+        return os.read(_KEEPER_FD, 1) or os._exit(1)
     except BlockingIOError:
-        return
-    os._exit(1)
+        return b""
 
 
 def _reap(second: int, held: _Held) -> None:

@@ -10,7 +10,8 @@ attributes, with everything mounted below it, before it can be seen.
 
 cgroup file systems are never shown, because CLONE_INTO_CGROUP needs only a directory that can be
 named. The parts of /proc that belong to the machine and not to a process are read-only: on a root
-host they belong to uid 0 inside too, and a change of mode or owner would count everywhere.
+host they belong to uid 0 inside too, and a change of mode or owner would count everywhere. So is
+/proc/1, for the same reason: no program inside may change init.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def enter(root: int) -> None:
     listed = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=proc)
     for name in os.listdir(listed):
         place = os.open(name, _LOCATION, dir_fd=proc)
-        if name.isdigit() or stat.S_ISLNK(os.fstat(place).st_mode):
+        if (name.isdigit() and name != "1") or stat.S_ISLNK(os.fstat(place).st_mode):
             os.close(place)
         else:
             _attach(_copy(place, _COVER), place, f"/proc/{name}")

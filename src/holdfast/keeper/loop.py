@@ -10,7 +10,8 @@ Rules, in order of weight:
 5. The keeper knows no operators, policies or networks, and imports the standard library only.
 6. The keeper exits only when killed, or after the root process has ended and a host has collected
    the exit (RELEASE). SIGHUP makes the keeper listen again, in case its socket file was removed.
-   All other signals that can be ignored are ignored.
+   HALT_SIGNAL and RELEASE_SIGNAL are orders to a contained session's init. All other signals that
+   can be ignored are ignored.
 7. A malformed packet costs its sender the connection, and has no further effect.
 8. The keeper touches little memory, because each page it writes is no longer shared
    (docs/decisions/0002-keeper-memory.md). The path of an ordinary byte or act has no exception,
@@ -41,7 +42,7 @@ from holdfast.keeper.fence import Fence
 from holdfast.keeper.gate import Gate
 from holdfast.keeper.hosts import Hosts
 from holdfast.keeper.ring import Ring
-from holdfast.keeper.tree import Tree
+from holdfast.keeper.tree import ORDERS, Tree
 from holdfast.model.limits import (
     BELLS_MAX,
     KEEPER_EVENTS_PER_WAKE,
@@ -154,6 +155,8 @@ class Keeper:
         signal.set_wakeup_fd(self.wake_write)
         signal.signal(signal.SIGCHLD, _wake)
         signal.signal(signal.SIGHUP, _wake)
+        for number in ORDERS:
+            signal.signal(number, _wake)
         if self.tree.watch >= 0:
             self.poll.register(self.tree.watch, select.EPOLLIN)
         self.tree.reap()  # children that ended before the handler was installed
@@ -169,7 +172,8 @@ class Keeper:
     def close(self) -> None:
         """Close every descriptor. The kernel then sends SIGHUP to the terminal's programs."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for number in (signal.SIGHUP, *ORDERS):
+            signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         self.tree.end_connector()
         fence = (self.fence.timer, self.fence.freeze) if self.fence else ()
@@ -238,8 +242,11 @@ class Keeper:
             pass  # full: the reader is awake already
 
     def _signalled(self) -> None:
-        if signal.SIGHUP in os.read(self.wake, 4096):
-            self.hosts.listen_anew()
+        for number in os.read(self.wake, 4096):
+            if number == signal.SIGHUP:
+                self.hosts.listen_anew()
+            elif number in ORDERS:
+                self.tree.order(number)
         if self.tree.reap():
             self._root_ended()
         if self.tree.cut_off >= 0 and not self.told_cut_off:

@@ -24,6 +24,8 @@ else:
     import _signal as signal
 
 STATUS_BYTES = 4  # a wait status from init
+# Orders to init, by the signal with which the host asks for them.
+ORDERS = {wire.HALT_SIGNAL: b"h", wire.RELEASE_SIGNAL: b"r"}
 _STATUS_UNKNOWN = 0xFF00  # like an exit with 255
 _STATUS_KILLED = 9  # by SIGKILL
 
@@ -57,6 +59,14 @@ class Tree:
             self.status = int.from_bytes(said, "little") if said else _STATUS_KILLED
         os.close(self.watch)
         self.watch = -1
+
+    def order(self, number: int) -> None:
+        """Pass an order of the host on to init."""
+        if self.watch >= 0 and not self.adopted:
+            try:
+                os.write(self.watch, ORDERS[number])
+            except OSError:
+                pass  # init has just ended, or has many orders to read
 
     def reap(self) -> bool:
         """Collect available exit codes. Return whether the root's was among them."""

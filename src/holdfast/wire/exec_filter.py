@@ -10,6 +10,7 @@ workspace is an ordinary directory outside, where another user could execute the
 account's rights. openat2 does not exist there either, because a filter cannot read its mode. A
 socket there has one of FAMILIES: others (vsock, which leads to the hypervisor, Bluetooth, RDS) are
 not bounded by a network namespace. The old call socketcall hides the family and opens no socket.
+No call changes limits or priority of process 1, which must be able to halt the session.
 
 Each personality of the processor has its own entry and numbers for these calls; all known ones are
 listed, and an unlisted one may make no call at all.
@@ -45,6 +46,7 @@ class Personality(NamedTuple):
     opens: tuple[tuple[int, ...], ...]  # calls with flags as second argument, and as third
     missing: tuple[int, ...]  # io_uring_setup, openat2, add_key, request_key, keyctl
     sockets: tuple[int, ...]  # socket, socketpair: the family is the first argument
+    ranks: tuple[tuple[int, ...], ...]  # calls with a pid as first argument, and as second
     socketcall: tuple[int, ...] = ()  # the first argument is one of SOCKETCALLS, for the same
 
 
@@ -53,7 +55,8 @@ def _and_x32(*numbers: int) -> tuple[int, ...]:
 
 
 # For each machine its personalities, native first. Modes: chmod, fchmod, creat, mknod; fchmodat,
-# fchmodat2, mknodat. Opens: open; openat.
+# fchmodat2, mknodat. Opens: open; openat. Ranks: prlimit64, sched_setparam, sched_setscheduler,
+# sched_setaffinity, sched_setattr; setpriority, ioprio_set.
 PERSONALITIES: Final[Mapping[str, tuple[Personality, ...]]] = {
     "x86_64": (
         Personality(
@@ -64,6 +67,7 @@ PERSONALITIES: Final[Mapping[str, tuple[Personality, ...]]] = {
             (_and_x32(2), _and_x32(257)),
             _and_x32(425, 437, 248, 249, 250),
             _and_x32(41, 53),
+            (_and_x32(302, 142, 144, 203, 314), _and_x32(141, 251)),
         ),
         Personality(
             0x4000_0003,
@@ -73,6 +77,7 @@ PERSONALITIES: Final[Mapping[str, tuple[Personality, ...]]] = {
             ((5,), (295,)),
             (425, 437, 286, 287, 288),
             (359, 360),
+            ((340, 154, 156, 241, 351), (97, 289)),
             (102,),
         ),
     ),
@@ -85,6 +90,7 @@ PERSONALITIES: Final[Mapping[str, tuple[Personality, ...]]] = {
             ((), (56,)),
             (425, 437, 217, 218, 219),
             (198, 199),
+            ((261, 118, 119, 122, 274), (140, 30)),
         ),
         Personality(
             0x4000_0028,
@@ -94,6 +100,7 @@ PERSONALITIES: Final[Mapping[str, tuple[Personality, ...]]] = {
             ((5,), (322,)),
             (425, 437, 309, 310, 311),
             (281, 288),
+            ((369, 154, 156, 241, 380), (97, 314)),
             (102,),
         ),
     ),
@@ -106,9 +113,10 @@ RET_NOSYS, RET_FORBIDDEN = _RET_ERRNO | errno.ENOSYS, _RET_ERRNO | errno.EPERM
 RET_NO_FAMILY = _RET_ERRNO | errno.EAFNOSUPPORT
 # BPF: A = word at k; A == k ? jt : jf; A & k ? jt : jf; return k
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
+_INIT = 1
 _SET_ID, _MAKES_FILE = 0o6000, 0o100 | 0o20000000  # S_ISUID and S_ISGID; O_CREAT and O_TMPFILE
 # Offsets in struct seccomp_data. The kernel looks at the lower half only of an ioctl's number, of
-# flags, of modes and of families.
+# flags, of modes, of families and of process numbers.
 _NR, _ARCH, _ARGUMENTS = 0, 4, tuple(16 + n * 8 for n in range(6))
 _IOCTL, _COOKIE = _ARGUMENTS[1], _ARGUMENTS[5]
 INSTRUCTION: Final = struct.Struct("<HBBI")
@@ -165,14 +173,16 @@ def _calls_of_contained(personality: Personality) -> Code:
         mode = _mode(position + 1)
         makes = [(_LOAD, 0, 0, _ARGUMENTS[position]), (_ANY_BIT, 0, len(mode) - 1, _MAKES_FILE)]
         code += _answer(numbers, [*makes, *mode])
-    code += _answer(personality.sockets, _first(FAMILIES, RET_ALLOW, RET_NO_FAMILY))
-    return code + _answer(personality.socketcall, _first(SOCKETCALLS, RET_NO_FAMILY, RET_ALLOW))
+    for position, numbers in enumerate(personality.ranks):
+        code += _answer(numbers, _by(position, (_INIT,), RET_FORBIDDEN, RET_ALLOW))
+    code += _answer(personality.sockets, _by(0, FAMILIES, RET_ALLOW, RET_NO_FAMILY))
+    return code + _answer(personality.socketcall, _by(0, SOCKETCALLS, RET_NO_FAMILY, RET_ALLOW))
 
 
-def _first(values: tuple[int, ...], answer: int, otherwise: int) -> Code:
-    """Make the code that answers a call by its first argument."""
+def _by(position: int, values: tuple[int, ...], answer: int, otherwise: int) -> Code:
+    """Make the code that answers a call by its argument at this position."""
     return [
-        (_LOAD, 0, 0, _ARGUMENTS[0]),
+        (_LOAD, 0, 0, _ARGUMENTS[position]),
         *_answer(values, [(_RETURN, 0, 0, answer)]),
         (_RETURN, 0, 0, otherwise),
     ]

@@ -73,6 +73,8 @@ from holdfast.wire.spawning import GATE_NONE as GATE_NONE
 from holdfast.wire.spawning import GATE_REQUIRED as GATE_REQUIRED
 from holdfast.wire.spawning import GATE_WANTED as GATE_WANTED
 from holdfast.wire.spawning import HALT_SIGNAL as HALT_SIGNAL
+from holdfast.wire.spawning import HALTED_NAME as HALTED_NAME
+from holdfast.wire.spawning import INIT_NAME as INIT_NAME
 from holdfast.wire.spawning import LIMIT_NICE as LIMIT_NICE
 from holdfast.wire.spawning import LIMIT_OOM as LIMIT_OOM
 from holdfast.wire.spawning import MOUNT_DEVICE as MOUNT_DEVICE

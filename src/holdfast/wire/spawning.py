@@ -28,10 +28,13 @@ The tags from CGROUP on were added later. They are omitted when empty, so older 
 meaning; 20 to 22 are not used any more. CGROUP names a cgroup v2 directory in which the program
 starts, if allowed; /proc/PID/cgroup tells whether it was. CONTAIN asks for separate namespaces with
 the file tree of MOUNT and the network of NET, which have no meaning without it; errno EOPNOTSUPP in
-the answer says that the machine does not allow them. Process 1 inside stops all other processes
-when a process outside sends it signal 35 (HALT_SIGNAL, the second real-time signal). It holds them
-by ptrace until signal 36 (RELEASE_SIGNAL); from then on any process that may signal them may
-continue them.
+the answer says that the machine does not allow them. HALT_SIGNAL (10) to the keeper orders
+process 1 inside to stop all other processes. It holds them by ptrace until RELEASE_SIGNAL (12) to
+the keeper; from then on any process that may signal them may continue them. While it holds them,
+process 1 has the name of HALTED_NAME. The order goes over a socket that process 1 shares with the
+keeper alone, because code inside can send process 1 signals whose sender the kernel conceals.
+Older keepers ignore both signals; their process 1 takes 35 (OLD_HALT_SIGNAL) and 36
+(OLD_RELEASE_SIGNAL) itself.
 
 CONNECT is the command of a program that connects a session's own network (NET 1) with the
 machine's. Several are alternatives, tried in order. `{pid}` in a word becomes the pid of a process
@@ -58,8 +61,11 @@ from typing import Final, NamedTuple
 from holdfast.model import limits
 
 VERSION: Final = 1
-HALT_SIGNAL: Final = 35
-RELEASE_SIGNAL: Final = 36
+HALT_SIGNAL: Final = 10
+RELEASE_SIGNAL: Final = 12
+OLD_HALT_SIGNAL: Final = 35
+OLD_RELEASE_SIGNAL: Final = 36
+INIT_NAME, HALTED_NAME = b"hf-init", b"hf-init halted"
 PID_MAX, OFFSET_MAX, STATUS_MAX = 2**31 - 1, 2**63 - 1, 0xFFFF
 
 SIZE = struct.Struct("<HH")

@@ -107,6 +107,11 @@ def cpu_ticks(pids: list[int]) -> dict[int, tuple[str, int]]:
     return found
 
 
+def is_init(pid: int) -> bool:
+    name = Path(f"/proc/{pid}/comm").read_bytes().rstrip(b"\n")
+    return name in (wire.INIT_NAME, wire.HALTED_NAME)
+
+
 def nothing_moves(execution: Execution) -> dict[int, tuple[str, int]]:
     """Checks for a while that no process starts, ends or runs; returns the processor times.
 
@@ -114,7 +119,7 @@ def nothing_moves(execution: Execution) -> dict[int, tuple[str, int]]:
     kernel. On a busy machine that takes a moment of processor time later.
     """
     everybody = below(execution.keeper_pid)
-    init = [pid for pid in everybody if Path(f"/proc/{pid}/comm").read_text() == "hf-init\n"]
+    init = [pid for pid in everybody if is_init(pid)]
     others = [pid for pid in everybody if pid not in init]
     until(
         lambda: all(state != "R" for state, _ in cpu_ticks(others).values()),
@@ -327,9 +332,7 @@ def test_a4_processes_that_continue_each_other_are_stopped_too(
     link.wait_for(b"RACE\r\nRACE")
     done = world.halter.halt_now(execution)
     running = [
-        pid
-        for pid in below(execution.keeper_pid)
-        if state_of(pid) in "RS" and Path(f"/proc/{pid}/comm").read_text() != "hf-init\n"
+        pid for pid in below(execution.keeper_pid) if state_of(pid) in "RS" and not is_init(pid)
     ]
     assert done.complete == (not running) and set(running) <= set(done.missed), (
         "the report states the present"

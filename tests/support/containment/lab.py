@@ -71,6 +71,25 @@ def tries(action, *arguments):
         return f"{type(e).__name__} {e}"
 """
 
+# Calls with up to four arguments, as this program makes them, by x32's numbers, or as a 32-bit
+# program makes them: push rbx; mov eax, edi; mov ebx, esi; xchg edx, ecx; mov esi, r8d; int 0x80;
+# pop rbx; cdqe; ret.
+CALLS = """
+import mmap
+page = mmap.mmap(-1, 4096, prot=7)
+page.write(bytes.fromhex('53 89f8 89f3 87ca 4489c6 cd80 5b 4898 c3'))
+by_32 = ctypes.CFUNCTYPE(*[ctypes.c_long] * 6)(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+def called(way, number, number_32, *arguments):
+    arguments = [*arguments, 0, 0, 0, 0][:4]
+    if way == '32-bit':
+        result = by_32(number_32, *arguments)
+        return (-1, -result) if -4096 < result < 0 else (result, 0)
+    ctypes.set_errno(0)
+    if way == 'x32':
+        number |= 0x40000000
+    return libc.syscall(*map(ctypes.c_long, (number, *arguments))), ctypes.get_errno()
+"""
+
 
 class Lab(Installation):
     """An installation without HOLDFAST_HOME; `home` is where its state lies by default."""
@@ -228,6 +247,14 @@ class Lab(Installation):
 def _unreadable(directory: str, names: list[str]) -> list[str]:
     """Compiled files that a host of root made, for an ordinary user."""
     return [name for name in names if not os.access(f"{directory}/{name}", os.R_OK)]
+
+
+def runs_32_bit() -> bool:
+    config = Path("/proc/config.gz")
+    if not config.exists():
+        return True
+    text = subprocess.run(["zcat", str(config)], capture_output=True, text=True).stdout
+    return "CONFIG_IA32_EMULATION=y" in text
 
 
 def words(pid: int) -> str:

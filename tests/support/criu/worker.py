@@ -28,7 +28,7 @@ from typing import NoReturn
 from holdfast.keeper import contain, file_tree, launch, terminal
 from holdfast.keeper import install_filter as install_filter  # the tree hides its file later
 from holdfast.wire import notification
-from holdfast.wire.spawning import HALT_SIGNAL, NET_HOST, Containment
+from holdfast.wire.spawning import NET_HOST, Containment
 from tests.support.criu import memory, rpc
 
 PROGRAM = 3  # the session's program, as it is numbered inside
@@ -197,7 +197,7 @@ def _begin_init(
         with open(_LAST_PID, "w") as f:
             f.write(f"{job.highest_pid}")
         file_tree.enter(root)
-        signal.pthread_sigmask(signal.SIG_SETMASK, (signal.SIGCHLD, signal.SIGIO, HALT_SIGNAL))
+        signal.pthread_sigmask(signal.SIG_SETMASK, contain.AWAITED)
         if os.fork():
             contain._give_up(contain._KEPT_BY_INIT)
             contain._serve(HF_ROOT, keeper)

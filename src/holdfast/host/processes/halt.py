@@ -4,8 +4,9 @@ There are three ways; a session uses the first that is available (core/session/h
 words):
 - "cgroup freeze": the host freezes the session's control group. The host moves descendants that
   left the group back, and they freeze on arrival. In a contained session no process can leave.
-- "pid namespace stop": process 1 of the session's pid namespace sends SIGSTOP to all other
-  processes in one system call, and then holds every thread by ptrace until the resume.
+- "pid namespace stop": the keeper orders process 1 of the session's pid namespace, over a socket
+  that these two share. Process 1 sends SIGSTOP to all other processes in one system call, and then
+  holds every thread by ptrace until the resume.
 - "best effort": the host sends SIGSTOP to all processes below the keeper, until none runs.
 
 This module stores no state. It reads from the kernel which way a session has, and whether the
@@ -48,7 +49,14 @@ from holdfast.host.runtime.priority import (
     short_slice,
 )
 from holdfast.host.runtime.threads import Pool
-from holdfast.wire.spawning import HALT_SIGNAL, RELEASE_SIGNAL
+from holdfast.wire.spawning import (
+    HALT_SIGNAL,
+    HALTED_NAME,
+    INIT_NAME,
+    OLD_HALT_SIGNAL,
+    OLD_RELEASE_SIGNAL,
+    RELEASE_SIGNAL,
+)
 
 if TYPE_CHECKING:
     from holdfast.host.processes.interfaces import SessionProcesses
@@ -66,7 +74,7 @@ SHELL_LOOKS = 32  # processes that are looked at for shells before all are stopp
 PROCESSES_MAX = 65_536
 # The kernel gives at most this much of a list of children per read. A read below half is the last.
 CHILDREN_BYTES = 4096
-_ORDERED = 1 << (HALT_SIGNAL - 1) | 1 << (RELEASE_SIGNAL - 1)
+_ORDERED = 1 << (OLD_HALT_SIGNAL - 1) | 1 << (OLD_RELEASE_SIGNAL - 1)
 THREADS = 256  # most threads never start
 
 T = TypeVar("T")
@@ -244,7 +252,7 @@ class Halter:
         if fresh or not rules.all_stopped(self._members(execution, init)):
             if init:
                 self._descend([execution.root_pid], fresh, SHELL_LOOKS)
-                self._order(init, HALT_SIGNAL)
+                self._order(execution, init, True)
             else:
                 refused = self._descend(of_session(execution.keeper_pid), fresh, PROCESSES_MAX)
         dead: set[int] = set()
@@ -269,21 +277,25 @@ class Halter:
                 pause = min(2 * pause, PAUSE_MAX_S)
         return {one.pid for one in members if not one.running and one.state not in "ZX"}, running
 
-    def _order(self, init: int, number: int) -> None:
+    def _order(self, execution: Execution, init: int, halt: bool) -> None:
         """Orders process 1 to hold or release all others; returns when it has, or after a while.
 
+        The keeper passes the order on, because a signal to process 1 could come from inside too.
         Until then the other processes are not read: they would have to be read again, and reading
         would take processor time from process 1.
         """
-        with raised_process(init):
+        keeper = execution.keeper_pid
+        with raised_process(keeper), raised_process(init):
             send(init, signal.SIGCONT)
-            send(init, number)
-            pause = PAUSE_S / 4
-            while pause < PAUSE_MAX_S and any(
-                one.pending & _ORDERED or one.state == "R" for one in look((init,))
-            ):
+            if not _passes_orders_on(keeper):
+                return _order_directly(init, OLD_HALT_SIGNAL if halt else OLD_RELEASE_SIGNAL)
+            send(keeper, HALT_SIGNAL if halt else RELEASE_SIGNAL)
+            name = HALTED_NAME if halt else INIT_NAME
+            deadline, pause = time.monotonic() + HALT_WAIT_S / 2, PAUSE_S / 4
+            while _name(init) not in (name, b"") and time.monotonic() < deadline:
                 time.sleep(pause)
-                pause *= 1.5
+                pause = min(1.5 * pause, PAUSE_MAX_S)
+        return None
 
     def _descend(self, tops: list[int], fresh: bool, limit: int) -> set[int]:
         """Stops the processes in `tops` and all their descendants.
@@ -335,7 +347,7 @@ class Halter:
         """
         if not init:
             return self._members(execution, init)
-        self._order(init, RELEASE_SIGNAL)
+        self._order(execution, init, False)
         deadline = time.monotonic() + RELEASE_WAIT_S
         while True:
             members = self._members(execution, init)
@@ -472,6 +484,33 @@ def _init(execution: Execution) -> int:
         if len(child.namespaced) > depth and child.namespaced[depth] == 1:
             return child.pid
     return 0
+
+
+def _name(pid: int) -> bytes:
+    """The name of a process, which no other process can change; empty if it has ended."""
+    try:
+        return read_proc(f"/proc/{pid}/comm").rstrip(b"\n")
+    except OSError:
+        return b""
+
+
+def _passes_orders_on(keeper: int) -> bool:
+    """Whether a keeper has orders for process 1; keepers of older sessions ignore the signal."""
+    for line in read_proc(f"/proc/{keeper}/status").splitlines():
+        if line.startswith(b"SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (HALT_SIGNAL - 1) & 1)
+    return False
+
+
+def _order_directly(init: int, number: int) -> None:
+    """The same for a session of an older keeper, whose process 1 takes signals from outside."""
+    send(init, number)
+    pause = PAUSE_S / 4
+    while pause < PAUSE_MAX_S and any(
+        one.pending & _ORDERED or one.state == "R" for one in look((init,))
+    ):
+        time.sleep(pause)
+        pause *= 1.5
 
 
 def _hf_root(init: int) -> int:
