@@ -23,6 +23,7 @@ import pytest
 
 from holdfast.host.runtime import connectors
 from tests.support.containment.lab import (
+    CALLS,
     OTHER_USER,
     SECRET,
     Lab,
@@ -226,6 +227,31 @@ def test_t4_no_ring_of_calls_past_the_filter(lab: Lab) -> None:
     """io_uring makes calls that no seccomp filter sees."""
     out = lab.py("print('RING', tries(lambda: check(libc.syscall(425, 4, bytes(120)))))")
     assert "RING PermissionError" in out or "not implemented" in out
+
+
+# F_SETLEASE and F_SETDELEG, a lease for reading. i386 has two calls.
+LEASE = """
+for path in ({places}):
+    fd = os.open(path, os.O_RDONLY)
+    for number, old in ((72, 55), (72, 221)):
+        for command in (1024, 1024 | 1 << 32, 1040):
+            print('LEASE', *called('{way}', number, old, fd, command, 0))
+            print('HELD', fcntl.fcntl(fd, fcntl.F_GETLEASE))
+"""
+
+
+@INTEL
+@pytest.mark.parametrize("way", ["plain", "x32", "32-bit"])
+def test_t4_no_lease_on_a_file_delays_programs_outside(lab: Lab, way: str) -> None:
+    """The kernel lets every other open for writing wait 45 seconds for the holder of a lease."""
+    if way == "32-bit" and not runs_32_bit():
+        pytest.skip("the kernel has no 32-bit calls")
+    lab.plant(lab.project / "leased", "x")
+    places = ", ".join(repr(p) for p in (str(lab.project / "leased"), "/etc/passwd", "/usr"))
+    out = lab.py(CALLS + LEASE.format(places=places, way=way))
+    answers = re.findall(r"LEASE (\S+ \d+)", out)
+    assert len(answers) == 18 and set(answers) <= {"-1 1", "-1 38"}, out
+    assert set(re.findall(r"HELD (\d+)", out)) == {"2"}, out
 
 
 def test_t4_a_chroot_leads_nowhere(lab: Lab) -> None:

@@ -207,7 +207,7 @@ def test_the_filter_names_every_way_to_execute(machine: str, contained: bool) ->
     program = exec_filter.program(machine, COOKIE, contained)
     code = [*exec_filter.INSTRUCTION.iter_unpack(program)]
     for personality in exec_filter.PERSONALITIES[machine]:
-        arch, execs, ioctls, modes, opens, missing, sockets, ranks, socketcall = personality
+        arch, execs, ioctls, modes, opens, missing, sockets, ranks, fcntl, socketcall = personality
         for number in execs:
             assert run(code, arch, number, 0) == exec_filter.RET_NOTIFY
         for number in ioctls:
@@ -246,6 +246,10 @@ def test_the_filter_names_every_way_to_execute(machine: str, contained: bool) ->
                 for pid, answer in ((1, wanted), (1 | 1 << 32, wanted), (0, allowed), (7, allowed)):
                     first, second = (pid, 0) if position == 0 else (0, pid)
                     assert run(code, arch, number, 0, second, first=first) == answer
+        for number in fcntl:
+            for command in (*exec_filter.LEASES, 1024 | 1 << 32):
+                assert run(code, arch, number, 0, command) == wanted
+            assert run(code, arch, number, 0, 1025) == allowed  # F_GETLEASE
         for number in socketcall:
             for call in exec_filter.SOCKETCALLS:
                 assert run(code, arch, number, 0, first=call) == other

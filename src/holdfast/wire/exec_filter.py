@@ -10,7 +10,8 @@ workspace is an ordinary directory outside, where another user could execute the
 account's rights. openat2 does not exist there either, because a filter cannot read its mode. A
 socket there has one of FAMILIES: others (vsock, which leads to the hypervisor, Bluetooth, RDS) are
 not bounded by a network namespace. The old call socketcall hides the family and opens no socket.
-No call changes limits or priority of process 1, which must be able to halt the session.
+No call changes limits or priority of process 1, which must be able to halt the session. No program
+takes a lease on a file: programs outside that open the same file would wait for its holder.
 
 Each personality of the processor has its own entry and numbers for these calls; all known ones are
 listed, and an unlisted one may make no call at all.
@@ -47,6 +48,7 @@ class Personality(NamedTuple):
     missing: tuple[int, ...]  # io_uring_setup, openat2, add_key, request_key, keyctl
     sockets: tuple[int, ...]  # socket, socketpair: the family is the first argument
     ranks: tuple[tuple[int, ...], ...]  # calls with a pid as first argument, and as second
+    fcntl: tuple[int, ...]
     socketcall: tuple[int, ...] = ()  # the first argument is one of SOCKETCALLS, for the same
 
 
@@ -68,6 +70,7 @@ PERSONALITIES: Final[Mapping[str, tuple[Personality, ...]]] = {
             _and_x32(425, 437, 248, 249, 250),
             _and_x32(41, 53),
             (_and_x32(302, 142, 144, 203, 314), _and_x32(141, 251)),
+            _and_x32(72),
         ),
         Personality(
             0x4000_0003,
@@ -78,6 +81,7 @@ PERSONALITIES: Final[Mapping[str, tuple[Personality, ...]]] = {
             (425, 437, 286, 287, 288),
             (359, 360),
             ((340, 154, 156, 241, 351), (97, 289)),
+            (55, 221),
             (102,),
         ),
     ),
@@ -91,6 +95,7 @@ PERSONALITIES: Final[Mapping[str, tuple[Personality, ...]]] = {
             (425, 437, 217, 218, 219),
             (198, 199),
             ((261, 118, 119, 122, 274), (140, 30)),
+            (25,),
         ),
         Personality(
             0x4000_0028,
@@ -101,11 +106,13 @@ PERSONALITIES: Final[Mapping[str, tuple[Personality, ...]]] = {
             (425, 437, 309, 310, 311),
             (281, 288),
             ((369, 154, 156, 241, 380), (97, 314)),
+            (55, 221),
             (102,),
         ),
     ),
 }
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+LEASES: Final = (1024, 1040)  # F_SETLEASE, F_SETDELEG
 FAMILIES: Final = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
 SOCKETCALLS: Final = (1, 8)  # socket, socketpair
 RET_NOTIFY, RET_ALLOW, _RET_ERRNO = 0x7FC0_0000, 0x7FFF_0000, 0x0005_0000
@@ -115,8 +122,8 @@ RET_NO_FAMILY = _RET_ERRNO | errno.EAFNOSUPPORT
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
 _INIT = 1
 _SET_ID, _MAKES_FILE = 0o6000, 0o100 | 0o20000000  # S_ISUID and S_ISGID; O_CREAT and O_TMPFILE
-# Offsets in struct seccomp_data. The kernel looks at the lower half only of an ioctl's number, of
-# flags, of modes, of families and of process numbers.
+# Offsets in struct seccomp_data. The kernel looks at the lower half only of the number of an
+# ioctl or fcntl, of flags, of modes, of families and of process numbers.
 _NR, _ARCH, _ARGUMENTS = 0, 4, tuple(16 + n * 8 for n in range(6))
 _IOCTL, _COOKIE = _ARGUMENTS[1], _ARGUMENTS[5]
 INSTRUCTION: Final = struct.Struct("<HBBI")
@@ -175,6 +182,7 @@ def _calls_of_contained(personality: Personality) -> Code:
         code += _answer(numbers, [*makes, *mode])
     for position, numbers in enumerate(personality.ranks):
         code += _answer(numbers, _by(position, (_INIT,), RET_FORBIDDEN, RET_ALLOW))
+    code += _answer(personality.fcntl, _by(1, LEASES, RET_FORBIDDEN, RET_ALLOW))
     code += _answer(personality.sockets, _by(0, FAMILIES, RET_ALLOW, RET_NO_FAMILY))
     return code + _answer(personality.socketcall, _by(0, SOCKETCALLS, RET_NO_FAMILY, RET_ALLOW))
 
