@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,11 @@ from typing import Any
 import pytest
 
 from tests.support.installation import Installation, installation
+
+pytest.importorskip("mcp", reason="the library of the extra [mcp] is not installed")
+
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
 
 Json = dict[str, Any]
 FILES = {
@@ -82,10 +88,6 @@ def test_m_add_makes_operator_session_rights_and_configuration(
 def test_m_the_written_command_serves_the_tools(
     house: Installation, project: Path, agent: str
 ) -> None:
-    pytest.importorskip("mcp", reason="the library of the extra [mcp] is not installed")
-    from mcp import ClientSession, StdioServerParameters
-    from mcp.client.stdio import stdio_client
-
     add(house, agent, project)
     (program, *words), environ = server(agent, project)
     bare = {key: house.env[key] for key in ("PATH", "HOME", "PYTHONPATH")}
@@ -190,6 +192,15 @@ def test_m_add_refuses_what_it_cannot_mean(house: Installation, project: Path) -
     ):
         refused = house.attempt("agent", *words)
         assert refused.rc != 0 and why in refused.err, (words, refused)
+
+
+def test_m_add_needs_the_library_of_the_server(
+    house: Installation, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    refused = house.attempt("agent", "add", "claude", "--cwd", str(project))
+    assert refused.rc == 7 and "holdfast[mcp]" in refused.err
+    assert list(project.iterdir()) == []
 
 
 def test_m_the_rights_can_end(house: Installation, project: Path) -> None:

@@ -9,6 +9,7 @@ for other operators between two steps. A text instead of a call ends the convers
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -58,6 +59,7 @@ class Model:
         self._lock = threading.Lock()
         self.asked: list[Asked] = []  # with tools only: agents also ask for titles
         self.failed: BaseException | None = None
+        self.started = 0.0  # when the agent was started
 
     def answer(self, asked: Asked) -> Call | str:
         with self._lock:
@@ -288,18 +290,21 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(model: Model) -> Iterator[str]:
-    """The address of the model, on the loopback of the calling thread's network namespace."""
+def serving(model: Model, listening: socket.socket) -> Iterator[str]:
+    """The address of the model, which answers on this socket."""
 
     class Handler(_Handler):
         pass
 
     Handler.model = model
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    address = listening.getsockname()
+    with ThreadingHTTPServer(address, Handler, bind_and_activate=False) as server:
+        server.socket.close()
+        server.socket = listening
         thread = threading.Thread(target=server.serve_forever, name="model")
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
+            yield f"http://127.0.0.1:{address[1]}"
         finally:
             server.shutdown()
             thread.join()

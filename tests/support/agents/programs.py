@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +37,8 @@ class Program:
     offers: bool = True  # lists the tools in its request
 
     @property
-    def path(self) -> Path:
-        return ROOT / f".cache/agents/{self.agent}/node_modules/.bin/{self.agent}"
+    def place(self) -> Path:
+        return ROOT / f".cache/agents/{self.agent}"
 
 
 def _claude(url: str) -> dict[str, str]:
@@ -85,7 +87,7 @@ def needed(name: str) -> Program:
     program = PROGRAMS[name]
     if os.geteuid() != 0:
         pytest.skip("a network namespace needs root")
-    if not program.path.exists():
+    if not (program.place / "state").exists():
         pytest.skip(f"{program.agent} is not installed: `scripts/agents` prints the reason")
     return program
 
@@ -95,31 +97,41 @@ def play(program: Program, model: Model, place: Path, account: Path) -> str:
     account.mkdir()
     for path, text in program.files(place).items():
         (account / path).write_text(text)
-    with Namespace() as alone, alone.inside(), serving(model) as url:
+    with Namespace() as alone:
+        with alone.inside():
+            listening = socket.create_server(("127.0.0.1", 0))
+        with serving(model, listening) as url:
+            return _played(program, model, place, account, url, alone)
+
+
+def _played(
+    program: Program, model: Model, place: Path, account: Path, url: str, alone: Namespace
+) -> str:
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(account),
+        "PWD": str(place),
+        "LANG": "C.UTF-8",
+        **program.environ(url),
+    }
+    with alone.inside():
+        model.started = time.monotonic()
         process = subprocess.Popen(
-            [program.path, *program.words(url), "Do the task."],
+            [program.place / f"node_modules/.bin/{program.agent}", *program.words(url), "Begin."],
             cwd=place,
-            env={
-                "PATH": os.environ["PATH"],
-                "HOME": str(account),
-                "PWD": str(place),
-                "LANG": "C.UTF-8",
-                **program.environ(url),
-            },
+            env=environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
-        try:
-            printed, _ = process.communicate(timeout=DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            printed, _ = process.communicate()
-            raise AssertionError(
-                f"{program.agent} did not end: {printed[-3000:]}"
-            ) from model.failed
+    try:
+        printed, _ = process.communicate(timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        printed, _ = process.communicate()
+        raise AssertionError(f"{program.agent} did not end: {printed[-3000:]}") from model.failed
     if model.failed is not None:
         raise AssertionError(f"the script failed; {printed[-3000:]}") from model.failed
     assert process.returncode == 0, printed[-3000:]

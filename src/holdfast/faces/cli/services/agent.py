@@ -16,7 +16,7 @@ from holdfast.faces.cli.connect import link
 from holdfast.faces.cli.operators import lasting
 from holdfast.faces.cli.output import clean, put, put_json, table
 from holdfast.model import rights
-from holdfast.model.errors import NotFound, Refused, Usage
+from holdfast.model.errors import Impossible, NotFound, Refused, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,9 +131,13 @@ def _may(operator: Json, session: str) -> list[Json]:
 
 
 def _add(connection: Link, args: Namespace) -> int:
+    from importlib.util import find_spec
+
     from holdfast.faces.cli.services import agent_files as files
     from holdfast.home import programs
 
+    if find_spec("mcp") is None:
+        raise Impossible("the library for MCP is not installed", "`pip install 'holdfast[mcp]'`")
     if args.which not in files.AGENTS:
         known = ", ".join(files.AGENTS)
         raise Usage(f"the agent {args.which[:40]!a} is not known", f"one of {known}")
