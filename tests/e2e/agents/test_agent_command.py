@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from holdfast import home as homes
+from holdfast.home import keys
 from tests.support.installation import Installation, installation
 
 pytest.importorskip("mcp", reason="the library of the extra [mcp] is not installed")
@@ -121,6 +123,29 @@ def test_m_add_can_be_repeated(house: Installation, project: Path) -> None:
     add(house, "claude", project)
     listed = json.loads(house.quick("agent", "ls", "--json"))
     assert [e["state"] for e in listed if e["name"] == first["name"]] == ["ready"]
+
+
+def test_m_add_goes_on_after_it_was_cut_off(house: Installation, project: Path) -> None:
+    """The key exists, and the operator does not yet."""
+    keys.make(homes.resolve(house.env), "halfway", "agent", 1.0)
+    assert add(house, "codex", project, "--name", "halfway")["name"] == "halfway"
+    assert server("codex", project)[0][-3] == "halfway"
+    listed = json.loads(house.quick("agent", "ls", "--json"))
+    assert [e["state"] for e in listed if e["name"] == "halfway"] == ["ready"]
+
+
+def test_m_two_directories_of_one_name_get_two_operators(
+    house: Installation, project: Path
+) -> None:
+    places = [project / one / "same" for one in ("a", "b")]
+    for place in places:
+        place.mkdir(parents=True)
+    made = [add(house, "opencode", place) for place in places]
+    assert [one["name"] for one in made] == ["opencode-same", "opencode-same-2"]
+    refused = house.attempt(
+        "agent", "add", "opencode", "--cwd", str(project), "--name", "opencode-same"
+    )
+    assert refused.rc == 4 and "another directory" in refused.err
 
 
 def test_m_add_changes_no_file_that_exists(house: Installation, project: Path) -> None:

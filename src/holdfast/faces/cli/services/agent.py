@@ -208,21 +208,30 @@ def _name(connection: Link, agent: str, directory: str, same: list[Json]) -> str
 
 
 def _admit(connection: Link, name: str) -> None:
-    """Make the operator, unless it exists with its key here."""
+    """Make the operator and its key, as far as they do not exist."""
     from holdfast.home import keys
     from holdfast.model import signing
 
     known = _operator(connection, name)
+    if known is not None and known["revoked"]:
+        raise Refused(f"{name} was revoked", "choose another --name")
+    try:
+        key = keys.load(connection.home, name)
+    except NotFound:
+        if known is not None:
+            raise
+        key = keys.make(connection.home, name, "agent", time.time(), None)
+    kind = key.kind if known is None else known["kind"]
+    if kind != "agent":
+        raise Refused(f"{name} is an operator of the kind {kind}", "choose another --name")
     if known is None:
-        made = keys.make(connection.home, name, "agent", time.time(), None)
-        key = signing.show(made.public)
-        device = os.uname().nodename
-        connection.request("operator.add", name=name, kind="agent", key=key, device=device)
-    elif known["revoked"] or known["kind"] != "agent":
-        why = "was revoked" if known["revoked"] else f"is an operator of the kind {known['kind']}"
-        raise Refused(f"{name} {why}", "choose another --name")
-    else:
-        keys.load(connection.home, name)
+        connection.request(
+            "operator.add",
+            name=name,
+            kind=kind,
+            key=signing.show(key.public),
+            device=os.uname().nodename,
+        )
 
 
 def _contained(connection: Link, name: str, directory: str, placed: dict[str, str]) -> Json:
