@@ -14,12 +14,13 @@ exchanged the text.
    directory that a `cd` of the text names. If the text determines the directory of the command,
    no other counts. The directory in the question counts by device and inode too, because a
    different directory can take the same name.
-5. Its variables must be those of the shell's first prompt, or set by the text. `environment.py`
+5. A file that the text names must be behind the same links as when the text was judged.
+6. Its variables must be those of the shell's first prompt, or set by the text. `environment.py`
    says which variables count.
-6. A command covers one process each time it stands in the text, and any number only where the text
+7. A command covers one process each time it stands in the text, and any number only where the text
    can repeat it (a loop, a function, a trap, `xargs`). With wrappers it covers one process for each
    wrapper that is gone. The same process may try again: an interrupted exec is reported again.
-7. The cover ends with the run. Until the shell reports that the run began, it lasts UNSTARTED_S.
+8. The cover ends with the run. Until the shell reports that the run began, it lasts UNSTARTED_S.
    That is also the limit for text that the session's shell does not read itself, since the end of
    that is not known. After the run, a command that the text puts in the background may still start
    within BACKGROUND_S: its exec may be later than the shell's report of the end.
@@ -76,6 +77,7 @@ class Pattern(NamedTuple):
     asked: Directory
     directories: frozenset[str]  # in which the command may run
     assigned: frozenset[tuple[str, str | None]]  # variables that the text sets; None: to any value
+    places: frozenset[str] = frozenset()  # that its words name, as spelled and behind links
     times: int = 1  # how often the text has the command; ANY_NUMBER: in a loop, for example
     background: bool = False
 
@@ -94,10 +96,19 @@ class Pattern(NamedTuple):
             and runs_in <= self.directories
             and (cwd != self.asked.path or at.identity == self.asked.identity)
             and self._has_variables(command, gone, at.environment)
+            and self._same_links(command)
             and word_patterns.matches(self.words, command.words, steps)
         ):
             return gone
         return None
+
+    def _same_links(self, command: Command) -> bool:
+        """Say whether no link on the way to a named file was exchanged since the judgement."""
+        return all(
+            one[0].path not in self.places or all(place.path in self.places for place in one)
+            for one in (*command.paths, *command.writes)
+            if one
+        )
 
     def _has_variables(self, command: Command, gone: int, changes: Changes) -> bool:
         """Say whether the approver saw all variables that may redirect the program.
@@ -196,6 +207,7 @@ def patterns(
             Directory(cwd, identity),
             frozenset(seen) if one.cwds is None else one.cwds,
             frozenset(facts.settings) | {(name, None) for name in facts.opened},
+            frozenset(place.path for each in (*one.paths, *one.writes) for place in each),
             background=one.background,
         )
         before = found.get(made, 0)
@@ -241,7 +253,7 @@ Process = tuple[int, int]  # pid and start time
 
 @dataclass(slots=True)
 class Cover:
-    """The cover of an approved text, from entry to end: rules 6 and 7."""
+    """The cover of an approved text, from entry to end: rules 7 and 8."""
 
     answer: Cleared
     since: float  # when the text was entered, or the run ended

@@ -117,6 +117,8 @@ class Request:
     environment: Changes | None = None
     # Of an exec: the shell's directory, which {cwd} means. A program chooses its own at will.
     shell_cwd: str | None = None
+    # Of a contained session: its first process (pid and start time), whose root holds its files.
+    first: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,7 +256,15 @@ def _request(
         details=details,
         walls=walls_of(session),
         gate=session.layout.get("gate", "input"),
+        first=first_process(session),
     )
+
+
+def first_process(session: Session) -> tuple[int, int] | None:
+    """The first process of a contained session, whose links the gate follows."""
+    if session.layout.get("layout") != "contained":
+        return None
+    return session.record.root_pid, session.record.root_start
 
 
 def walls_of(session: Session) -> Walls | None:

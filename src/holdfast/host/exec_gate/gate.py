@@ -67,6 +67,7 @@ from holdfast.core.session.halt import TYPES_PAST_HOST
 from holdfast.host.acts.act_context import (
     attached,
     fingerprinted,
+    first_process,
     home_of,
     look_for_home,
     walls_of,
@@ -370,6 +371,7 @@ class ExecGate:
             limits=limits,
             walls=walls_of(session),
             gate="exec",
+            first=first_process(session),
         )
 
 

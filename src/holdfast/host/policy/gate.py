@@ -40,9 +40,9 @@ from holdfast.core.policy.policy import UNGATED, Decision, Policy, Verdict, comb
 from holdfast.core.policy.policy_file import BadPolicy
 from holdfast.core.prometheus_text import Histogram
 from holdfast.core.shellcode.facts import Facts
-from holdfast.core.shellcode.places import same
 from holdfast.core.shellcode.programs import programs
 from holdfast.host.policy.plugins import Plugin, Worker
+from holdfast.host.policy.session_links import links_inside
 from holdfast.host.policy.shfmt import Parser
 from holdfast.host.runtime.threads import Quota, Stuck, Threads
 from holdfast.model.errors import Unavailable
@@ -228,7 +228,7 @@ class Gate:
             return None
         try:
             return for_each(request, actors, lambda each: self._quick(policy, each, approved))
-        except _NeedsParser:
+        except _NeedsThread:
             return None
 
     def _quick(self, policy: Policy, request: Request, approved: Cleared) -> Decision:
@@ -247,7 +247,7 @@ class Gate:
             self._execs.move_to_end(key)
             return known
         request = replace(request, mounted=self._mounts(), private=self.private)
-        facts = facts_of(request, _parser_needed) or Facts()
+        facts = facts_of(request, _parser_needed, _links_needed) or Facts()
         decision = execution.decide(policy, request, facts, approved)
         decision = self._execs[key] = replace(decision, version=self._version)
         if len(self._execs) > EXECS_KEPT:
@@ -290,8 +290,16 @@ class Gate:
         )
 
     def facts(self, request: Request) -> Facts | None:
-        """In a thread: the facts about an act. Links are followed if the session is plain."""
-        return facts_of(request, self.parser, same if request.contained else links_followed())
+        """In a thread: the facts about an act. Links are followed as the session sees them.
+
+        For a contained session that is still to be made no link is followed.
+        """
+        if not request.contained:
+            return facts_of(request, self.parser, links_followed())
+        if request.first is None or request.act not in TEXT_ACTS:
+            return facts_of(request, self.parser)
+        with links_inside(*request.first, request.cwd) as real:
+            return facts_of(request, self.parser, real)
 
     def shaped(self, request: Request, view: View) -> tuple[Shaped, ...]:
         """In a thread: the state in `view` that a text would use and that operators shaped."""
@@ -485,12 +493,16 @@ def _quotas(operator: str, session: str) -> tuple[Quota, ...]:
     return Quota((operator, session), JUDGING_EACH), Quota(operator, JUDGING_ALL)
 
 
-class _NeedsParser(BaseException):
-    """The text needs a parser. Not an Exception, so that no `except Exception` catches this."""
+class _NeedsThread(BaseException):
+    """A parser or the file system is needed. Not an Exception, which the walk may catch."""
 
 
 def _parser_needed(text: str, dialect: str) -> NoReturn:
-    raise _NeedsParser
+    raise _NeedsThread
+
+
+def _links_needed(path: str) -> NoReturn:
+    raise _NeedsThread
 
 
 def _no_parser(text: str, dialect: str) -> NoReturn:
