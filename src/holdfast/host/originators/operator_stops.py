@@ -21,7 +21,8 @@ from holdfast.core.session.halt import BEST_EFFORT, FREEZE
 from holdfast.core.shellcode.interpreters import reads_orders
 from holdfast.host.originators.lineage import Lineages, living
 from holdfast.host.processes import process, stop_some
-from holdfast.host.processes.halt import Halter, execution, send
+from holdfast.host.processes.halt import Halter, execution
+from holdfast.host.processes.init_orders import send
 from holdfast.host.processes.stop_some import Some, StoppedSome
 from holdfast.host.session.session import Session
 from holdfast.host.session.stopped import Stop

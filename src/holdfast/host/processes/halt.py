@@ -39,24 +39,16 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast.core.session import halt as rules
 from holdfast.core.session.halt import BEST_EFFORT, FREEZE, NAMESPACE, How, Member
 from holdfast.host.processes.cgroups import Groups
+from holdfast.host.processes.init_orders import order, send
 from holdfast.host.processes.process import half, read_proc, read_stat
 from holdfast.host.runtime.priority import (
     join,
     ordinary,
     prefer,
     raised,
-    raised_process,
     short_slice,
 )
 from holdfast.host.runtime.threads import Pool
-from holdfast.wire.spawning import (
-    HALT_SIGNAL,
-    HALTED_NAME,
-    INIT_NAME,
-    OLD_HALT_SIGNAL,
-    OLD_RELEASE_SIGNAL,
-    RELEASE_SIGNAL,
-)
 
 if TYPE_CHECKING:
     from holdfast.host.processes.interfaces import SessionProcesses
@@ -74,7 +66,6 @@ SHELL_LOOKS = 32  # processes that are looked at for shells before all are stopp
 PROCESSES_MAX = 65_536
 # The kernel gives at most this much of a list of children per read. A read below half is the last.
 CHILDREN_BYTES = 4096
-_ORDERED = 1 << (OLD_HALT_SIGNAL - 1) | 1 << (OLD_RELEASE_SIGNAL - 1)
 THREADS = 256  # most threads never start
 
 T = TypeVar("T")
@@ -252,7 +243,7 @@ class Halter:
         if fresh or not rules.all_stopped(self._members(execution, init)):
             if init:
                 self._descend([execution.root_pid], fresh, SHELL_LOOKS)
-                self._order(execution, init, True)
+                order(execution.keeper_pid, init, True)
             else:
                 refused = self._descend(of_session(execution.keeper_pid), fresh, PROCESSES_MAX)
         dead: set[int] = set()
@@ -276,26 +267,6 @@ class Halter:
                 time.sleep(pause)
                 pause = min(2 * pause, PAUSE_MAX_S)
         return {one.pid for one in members if not one.running and one.state not in "ZX"}, running
-
-    def _order(self, execution: Execution, init: int, halt: bool) -> None:
-        """Orders process 1 to hold or release all others; returns when it has, or after a while.
-
-        The keeper passes the order on, because a signal to process 1 could come from inside too.
-        Until then the other processes are not read: they would have to be read again, and reading
-        would take processor time from process 1.
-        """
-        keeper = execution.keeper_pid
-        with raised_process(keeper), raised_process(init):
-            send(init, signal.SIGCONT)
-            if not _passes_orders_on(keeper):
-                return _order_directly(init, OLD_HALT_SIGNAL if halt else OLD_RELEASE_SIGNAL)
-            send(keeper, HALT_SIGNAL if halt else RELEASE_SIGNAL)
-            name = HALTED_NAME if halt else INIT_NAME
-            deadline, pause = time.monotonic() + HALT_WAIT_S / 2, PAUSE_S / 4
-            while _name(init) not in (name, b"") and time.monotonic() < deadline:
-                time.sleep(pause)
-                pause = min(1.5 * pause, PAUSE_MAX_S)
-        return None
 
     def _descend(self, tops: list[int], fresh: bool, limit: int) -> set[int]:
         """Stops the processes in `tops` and all their descendants.
@@ -347,7 +318,7 @@ class Halter:
         """
         if not init:
             return self._members(execution, init)
-        self._order(execution, init, False)
+        order(execution.keeper_pid, init, False)
         deadline = time.monotonic() + RELEASE_WAIT_S
         while True:
             members = self._members(execution, init)
@@ -486,33 +457,6 @@ def _init(execution: Execution) -> int:
     return 0
 
 
-def _name(pid: int) -> bytes:
-    """The name of a process, which no other process can change; empty if it has ended."""
-    try:
-        return read_proc(f"/proc/{pid}/comm").rstrip(b"\n")
-    except OSError:
-        return b""
-
-
-def _passes_orders_on(keeper: int) -> bool:
-    """Whether a keeper has orders for process 1; keepers of older sessions ignore the signal."""
-    for line in read_proc(f"/proc/{keeper}/status").splitlines():
-        if line.startswith(b"SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (HALT_SIGNAL - 1) & 1)
-    return False
-
-
-def _order_directly(init: int, number: int) -> None:
-    """The same for a session of an older keeper, whose process 1 takes signals from outside."""
-    send(init, number)
-    pause = PAUSE_S / 4
-    while pause < PAUSE_MAX_S and any(
-        one.pending & _ORDERED or one.state == "R" for one in look((init,))
-    ):
-        time.sleep(pause)
-        pause *= 1.5
-
-
 def _hf_root(init: int) -> int:
     """The pid of process 2 of a contained session, which like process 1 runs no program of it."""
     for child in look(children(init)) if init else ():
@@ -576,14 +520,3 @@ def stop_threads(pid: int) -> bool:
     for thread in _threads(pid) if allowed else ():
         _libc.tgkill(pid, thread, int(signal.SIGSTOP))
     return allowed
-
-
-def send(pid: int, number: int) -> bool:
-    """False if the signal is not allowed. A process that is gone needs no signal."""
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return True

@@ -35,9 +35,9 @@ from holdfast.host.processes.halt import (
     Halter,
     children,
     look,
-    send,
     stop_threads,
 )
+from holdfast.host.processes.init_orders import send
 from holdfast.host.processes.process import read_stat
 
 SUSPEND_WAIT_S: Final = 0.5  # for the foreground job to take SIGSTOP, before it is frozen anyway
