@@ -384,13 +384,16 @@ def looks(lab: Lab, agent: str, name: str, cwd: str, script: str) -> str:
 
 @pytest.fixture(scope="module")
 def agent(lab: Lab) -> Iterator[str]:
-    """A human has listed the workspace of agents, and no policy is in its way.
+    """A human has listed the workspaces of agents, and no policy is in their way.
+
+    `~/loose` is no repository.
 
     The other tests want no such directory.
     """
     lab.people("bot", rights="admin", kind="agent")
     directory = lab.user / ".config/holdfast"
-    lab.plant(directory / "config.toml", f'[contain]\nworkspaces = ["{lab.project}"]\n')
+    listed = f'["{lab.project}", "{lab.user}/loose"]'
+    lab.plant(directory / "config.toml", f"[contain]\nworkspaces = {listed}\n")
     lab.plant(directory / "policy.toml", ALLOW_ALL).chmod(0o600)
     lab.ok("down")
     lab.ok("up", "--detach", env={"OF_THE_HOST": SECRET})
@@ -520,6 +523,74 @@ def test_t4_an_agent_leaves_no_hook_in_a_repository_without_a_work_tree(
     assert (bare / "HEAD").exists() and (bare / "objects").exists()
     assert not (bare / "hooks/pre-receive").exists()
     shutil.rmtree(bare)
+
+
+EVIL = "echo evil >{hooks}/pre-commit; chmod 755 {hooks}/pre-commit"
+
+
+@pytest.mark.parametrize("grant", ["cwd", "share"])
+@pytest.mark.parametrize("place", ["work/.git/hooks", "work/.git/objects", "bare/hooks"])
+def test_t4_an_agent_gets_no_directory_inside_a_git_directory(
+    lab: Lab, agent: str, place: str, grant: str
+) -> None:
+    """Also not after an earlier session has renamed HEAD, so that git sees no repository."""
+    inner = lab.user / "loose"
+    subprocess.run(["git", "init", "-q", str(inner / "work")], check=True)
+    subprocess.run(["git", "init", "-q", "--bare", str(inner / "bare")], check=True)
+    looks(lab, agent, "hides", str(inner / "work"), "mv .git/HEAD .git/H")
+    assert not (inner / "work/.git/HEAD").exists()
+    hooks = inner / place
+    script = lab.plant(lab.project / "look.sh", EVIL.format(hooks=hooks))
+    more = ("--cwd", str(hooks)) if grant == "cwd" else ("--share", f"{hooks}:rw")
+    made = lab.attempt("--as", agent, "new", "inside", "--json", *more, "--", "bash")
+    try:
+        if not made.rc:
+            lab.output(f"sh {script}", "inside", "--as", agent)
+            lab.end("inside")
+        assert made.rc and "git directory" in made.err, made
+        assert not (hooks / "pre-commit").exists()
+    finally:
+        shutil.rmtree(inner)
+
+
+def test_t4_an_agent_hides_no_repository_behind_a_closed_directory(lab: Lab, agent: str) -> None:
+    """The next session's host cannot look into it; code inside opens it again."""
+    deep = lab.project / "closed/sub"
+    subprocess.run(["git", "init", "-q", str(deep)], check=True)
+    looks(lab, agent, "hides", str(lab.project), "chmod 000 closed/sub/.git closed/sub closed")
+    try:
+        said = looks(
+            lab,
+            agent,
+            "writes",
+            str(lab.project),
+            f"cd {lab.project}; chmod 700 closed closed/sub closed/sub/.git; "
+            + EVIL.format(hooks="closed/sub/.git/hooks"),
+        )
+        os.chmod(deep.parent, 0o700)
+        os.chmod(deep, 0o700)
+        os.chmod(deep / ".git", 0o700)
+        assert not (deep / ".git/hooks/pre-commit").exists()
+        assert os.geteuid() == 0 or f"{deep.parent} cannot be read" in said, said
+    finally:
+        shutil.rmtree(deep.parent)
+
+
+@pytest.mark.parametrize("named", ["tools/hooks", "./tools/../tools/hooks", '"tools/hooks" # x'])
+def test_t4_an_agent_leaves_no_hook_where_the_configuration_names_them(
+    lab: Lab, agent: str, named: str
+) -> None:
+    """core.hooksPath, which a person set before."""
+    work = lab.project / "named"
+    subprocess.run(["git", "init", "-q", str(work)], check=True)
+    with (work / ".git/config").open("a") as file:
+        file.write(f"[Core]\n\thookspath = {named}\n")
+    try:
+        script = "mkdir -p tools/hooks; mv tools t; mkdir -p tools/hooks; "
+        looks(lab, agent, "writes", str(work), script + EVIL.format(hooks="tools/hooks"))
+        assert not (work / "tools/hooks/pre-commit").exists()
+    finally:
+        shutil.rmtree(work)
 
 
 def test_t4_no_repository_is_lost_among_many_entries(lab: Lab, agent: str) -> None:

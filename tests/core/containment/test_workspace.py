@@ -12,11 +12,14 @@ from holdfast.core.containment.workspace import (
     WorkTree,
     cannot_be_fixed,
     entries,
+    git_above,
     guards,
     hooks,
+    named_hooks,
     outside,
     placeholders,
     tool_files,
+    tools_above,
     work_tree,
 )
 from holdfast.faces.cli.services import agent_files
@@ -212,3 +215,55 @@ def test_tool_files_of_a_linked_work_tree_are_those_of_its_git_directories() -> 
     for name in ("config", "commondir", "worktrees/app/commondir", "worktrees/app/gitdir"):
         assert f"{common}/{name}" in found
     assert f"{APP}/.git" in found and f"{APP}/.envrc" in found
+
+
+@pytest.mark.parametrize(
+    ("path", "git"),
+    [
+        (f"{APP}/.git", ""),
+        (f"{APP}/src", ""),
+        (f"{APP}/.git/hooks", f"{APP}/.git"),
+        (f"{APP}/.git/objects/pack", f"{APP}/.git"),
+        (f"{HOME}/bare", ""),
+        (f"{HOME}/bare/hooks", f"{HOME}/bare"),
+    ],
+)
+def test_t4_a_path_inside_a_git_directory_is_recognised_without_head(path: str, git: str) -> None:
+    hidden = {f"{APP}/.git/objects/pack/x": "", f"{APP}/src/x": "", f"{APP}/.git/hooks/x": ""}
+    bare = {f"{HOME}/bare/hooks/x": "", f"{HOME}/bare/objects/x": ""}
+    assert git_above(FileTable({**hidden, **bare}), path) == git
+
+
+@pytest.mark.parametrize(
+    ("path", "refused"),
+    [
+        (f"{APP}/.vscode", True),
+        (f"{APP}/.husky/_", True),
+        (f"{APP}/x/.idea/runConfigurations", True),
+        (f"{APP}/.envrc", True),
+        (f"{APP}/.config", True),
+        (f"{HOME}/.config/other", False),
+        (f"{APP}/.vscode/other", False),
+        (APP, False),
+    ],
+)
+def test_t4_a_path_with_tool_files_is_recognised(path: str, refused: bool) -> None:
+    assert tools_above(path) is refused
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ("[core]\n\thooksPath = tools/hooks\n", [f"{APP}/tools/hooks"]),
+        ('[CORE] HOOKSPATH = "../app/tools" ; x', [f"{APP}/tools"]),
+        (f"[core]\nhooksPath = {APP}/tools\n", [f"{APP}/tools"]),
+        ("[core]\nhooksPath = ~/src/app/tools\n", [f"{APP}/tools"]),
+        ("[core]\nhooksPath = .\n", [APP]),
+        ("[core]\nhooksPath = /usr/share/hooks\n", []),
+        ('[core "x"]\nhooksPath = tools\n', []),
+        ("[core]\nbare = false\n", []),
+    ],
+)
+def test_t4_the_hooks_that_a_configuration_names(config: str, named: list[str]) -> None:
+    files = FileTable({f"{APP}/.git/HEAD": "", f"{APP}/.git/config": config})
+    assert named_hooks(files, WorkTree(APP, f"{APP}/.git"), [APP], HOME) == named

@@ -7,6 +7,7 @@ person after the end of the session finds a trace of that.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +71,43 @@ def end(house: Installation, name: str) -> str:
     session, said = house.get(name)["id"], house.ok("end", name).out
     eventually(lambda: not (house.home / "contained" / session).exists(), "the removal")
     return said
+
+
+def test_t4_a_share_to_be_written_keeps_its_tool_files(house: Installation) -> None:
+    shared = house.base / "app/shared"
+    shared.mkdir()
+    (shared / ".envrc").write_text("")
+    work = house.base / "app/elsewhere"
+    work.mkdir()
+    share = ("--share", f"{shared}:rw", "--cwd", str(work))
+    house.ok("--as", "bot", "new", "sharing", "--no-attach", *share)
+    house.wait("sharing", "idle")
+    said = inside(
+        house, "sharing", f"cd {shared}; echo evil >.envrc; echo evil >.mcp.json; echo >x"
+    )
+    end(house, "sharing")
+    assert (shared / "x").exists(), said
+    assert (shared / ".envrc").read_text() == "" and not (shared / ".mcp.json").exists(), said
+    shutil.rmtree(shared)
+    shutil.rmtree(work)
+
+
+@pytest.mark.parametrize("place", [".vscode", ".husky/_", ".claude"])
+@pytest.mark.parametrize("grant", ["cwd", "share"])
+def test_t4_an_agent_gets_no_directory_of_tools_to_write(
+    house: Installation, place: str, grant: str
+) -> None:
+    outer = house.base / "app/outer"
+    (outer / place).mkdir(parents=True)
+    git = house.base / "app/.git"
+    git.rename(house.base / "git")
+    more = ("--share", f"{outer}/{place}:rw") if grant == "share" else ("--cwd", f"{outer}/{place}")
+    made = house.attempt("--as", "bot", "new", "tooling", "--no-attach", *more)
+    (house.base / "git").rename(git)
+    if not made.rc:
+        end(house, "tooling")
+    shutil.rmtree(outer)
+    assert made.rc == 4 and "tools execute" in made.err, made
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -1,7 +1,8 @@
-"""The name and address of a person from git's configuration files, without running git.
+"""Values of git's configuration files, without running git. Included files are not followed.
 
-Only `user.name` and `user.email` are read. Included files are not followed. Other lines of the
-files may name programs or credentials, and stay outside of a contained session.
+Of a person only `user.name` and `user.email` are read. Other lines of the files may name programs
+or credentials, and stay outside of a contained session. Of a repository only `core.hooksPath` and
+`core.worktree` are read.
 """
 
 from __future__ import annotations
@@ -14,6 +15,17 @@ VALUE_CHARS = 256
 
 def read(texts: Iterable[str]) -> dict[str, str]:
     """`name` and `email` as git would find them in these files; a later file counts more."""
+    found = _values(texts, "user", KEYS)
+    return {key: value[:VALUE_CHARS] for key, value in found.items()}
+
+
+def hooks_path(texts: Iterable[str]) -> tuple[str, str]:
+    """`core.hooksPath` and `core.worktree` of a repository; "" if not set."""
+    found = _values(texts, "core", ("hookspath", "worktree"))
+    return found.get("hookspath", ""), found.get("worktree", "")
+
+
+def _values(texts: Iterable[str], wanted: str, keys: tuple[str, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         section = ""
@@ -24,7 +36,7 @@ def read(texts: Iterable[str]) -> dict[str, str]:
                 section, line = section.strip().lower(), line.strip()
             key, equals, value = line.partition("=")
             key = key.strip().lower()
-            if section == "user" and equals and key in KEYS and (plain := _value(value)):
+            if section == wanted and equals and key in keys and (plain := _value(value)):
                 found[key] = plain
     return found
 
@@ -47,7 +59,7 @@ def _value(text: str) -> str:
             break
         else:
             out.append(one)
-    return "".join(c for c in "".join(out).strip() if c.isprintable())[:VALUE_CHARS]
+    return "".join(c for c in "".join(out).strip() if c.isprintable())
 
 
 def _escaped(text: str) -> str:

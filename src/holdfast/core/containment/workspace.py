@@ -12,10 +12,12 @@ the workspace alone opens nothing.
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from holdfast.core.containment import git_identity
 from holdfast.core.containment.entries import Entry, Files, Kind, shares, within
 from holdfast.core.containment.system import CLOSED, OPTIONAL
 
@@ -63,7 +65,8 @@ class WorkTree(NamedTuple):
 
     `git`: the git directory, or the common directory of a linked work tree, with `linked`, the
     entry of the work tree there. `nested`: other git directories in the workspace. `others`:
-    entries of linked work trees that lie outside. `pointers`: files named .git.
+    entries of linked work trees that lie outside. `pointers`: files named .git. `shares`: other
+    directories that the session may write. `named`: directories there that `core.hooksPath` names.
     """
 
     top: str
@@ -72,6 +75,13 @@ class WorkTree(NamedTuple):
     nested: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     pointers: tuple[str, ...] = ()
+    shares: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+
+    @property
+    def tops(self) -> tuple[str, ...]:
+        """The directories whose tool files count: the workspace and the shares."""
+        return (*([self.top] if self.top else []), *self.shares)
 
 
 class Outside(NamedTuple):
@@ -169,7 +179,57 @@ def repositories(files: Files, tree: WorkTree) -> list[str]:
 
 def hooks(files: Files, tree: WorkTree) -> list[str]:
     """The hook directories of the workspace and of submodules; some may be missing."""
-    return [f"{git}/hooks" for git in repositories(files, tree)]
+    return [*(f"{git}/hooks" for git in repositories(files, tree)), *tree.named]
+
+
+def is_repository(place: str, names: Container[str]) -> bool:
+    """Whether a directory with these entries is a git directory, or an earlier session hid it."""
+    known = sum(name in names for name in ("hooks", "HEAD", "objects"))
+    return posixpath.basename(place) == ".git" or known > 1
+
+
+def git_above(files: Files, path: str) -> str:
+    """The git directory in which a path lies, or ""."""
+    place = posixpath.dirname(path)
+    while place != "/":
+        if files.kind(place) == "dir" and is_repository(
+            place, [name for name in ("hooks", "HEAD", "objects") if files.kind(f"{place}/{name}")]
+        ):
+            return place
+        place = posixpath.dirname(place)
+    return ""
+
+
+def tools_above(path: str) -> bool:
+    """Whether a path lies in a directory of TOOL_FILES, or is one that has such files."""
+    parts = path.split("/")
+    for at in range(1, len(parts)):
+        rest = parts[at:]
+        for name in TOOL_FILES:
+            tool = name.split("/")
+            if rest[: len(tool)] == tool[: len(rest)]:
+                return True
+    return False
+
+
+def named_hooks(files: Files, tree: WorkTree, writable: Sequence[str], home: str) -> list[str]:
+    """The directories that `core.hooksPath` of a repository names, as far as code could write them.
+
+    git reads a relative path from the top of the work tree, or from a bare repository itself.
+    """
+    found = list[str]()
+    for git in repositories(files, tree):
+        texts = [files.read(f"{git}/{name}") for name in ("config", "config.worktree")]
+        path, worktree = git_identity.hooks_path(texts)
+        if path.startswith("~/"):
+            path = home + path[1:]
+        bare = git if posixpath.basename(git) != ".git" else posixpath.dirname(git)
+        bases = [posixpath.join(git, worktree) if worktree else bare]
+        if git == tree.git:
+            bases.append(tree.top)
+        places = (posixpath.normpath(posixpath.join(base, path)) for base in bases if path)
+        found += [p for p in places if any(within(p, top) or within(top, p) for top in writable)]
+    return list(dict.fromkeys(found))
 
 
 def _modules(files: Files, top: str, depth: int) -> list[str]:
@@ -240,10 +300,9 @@ def tool_files(files: Files, tree: WorkTree) -> list[str]:
     places = [*([tree.linked] if tree.linked else []), *tree.others]
     places += repositories(files, tree)
     found = [f"{git}/{name}" for git in places for name in GIT_FILES]
-    if tree.top:
-        found += [f"{tree.top}/{name}" for name in TOOL_FILES]
-        if not tree.git or tree.linked:  # a file or a link that can name a different git directory
-            found.append(f"{tree.top}/.git")
+    found += [f"{top}/{name}" for top in tree.tops for name in TOOL_FILES]
+    if tree.top and (not tree.git or tree.linked):
+        found.append(f"{tree.top}/.git")  # a file or a link that can name another git directory
     return list(dict.fromkeys((*found, *tree.pointers)))
 
 
@@ -260,8 +319,8 @@ def placeholders(files: Files, tree: WorkTree, made: Container[str] = ()) -> dic
         found |= {f"{git}/commondir": ".\n", f"{git}/config.worktree": ""}
     for link in (*tree.others, *([tree.linked] if tree.linked else [])):
         found[f"{link}/config.worktree"] = ""
-    for name in TOOL_FILES if tree.top else ():
-        place = tree.top
+    for top, name in itertools.product(tree.tops, TOOL_FILES):
+        place = top
         for part in name.split("/"):
             place = f"{place}/{part}"
             if files.kind(place) != "dir" or place in made:
@@ -273,8 +332,13 @@ def placeholders(files: Files, tree: WorkTree, made: Container[str] = ()) -> dic
 def cannot_be_fixed(files: Files, tree: WorkTree) -> str:
     """A tool file behind a link, which no mount can cover; "" if there is none."""
     for path in tool_files(files, tree):
-        top = next((one for one in (tree.top, tree.git) if one and within(path, one)), path)
-        for place in (*_between(top, path), path):
-            if files.kind(place) == "link":
-                return place
+        if link := behind_link(files, path, (*tree.tops, *([tree.git] if tree.git else []))):
+            return link
     return ""
+
+
+def behind_link(files: Files, path: str, tops: Sequence[str]) -> str:
+    """The link on the way from one of these directories to a path, or the path itself; or ""."""
+    top = max((one for one in tops if within(path, one)), key=len, default=path)
+    places = (*_between(top, path), path)
+    return next((place for place in places if files.kind(place) == "link"), "")

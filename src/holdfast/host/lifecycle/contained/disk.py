@@ -63,6 +63,29 @@ class Disk:
             return ""
 
 
+def open_directory(path: str, make: bool = False) -> int:
+    """Open an absolute path without following a link; `make`: with the directories that it lacks.
+
+    Code of a session may exchange a directory of its workspace for a link at any moment. A link is
+    an OSError (ENOTDIR).
+    """
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open("/", flags)
+    for name in filter(None, path.split("/")):
+        try:
+            try:
+                inside = os.open(name, flags, dir_fd=fd)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                os.mkdir(name, 0o755, dir_fd=fd)
+                inside = os.open(name, flags, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = inside
+    return fd
+
+
 def read_regular(path: str, most: int, directory: int | None = None) -> bytes:
     """At most `most` bytes of a regular file. A link, a pipe or a device is an OSError."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY

@@ -29,7 +29,7 @@ from holdfast.host.lifecycle.contained import (
     tool_files,
     walk,
 )
-from holdfast.host.lifecycle.contained.disk import Disk
+from holdfast.host.lifecycle.contained.disk import Disk, open_directory
 from holdfast.host.runtime import connectors
 from holdfast.model.contained import AUTO, HOST, NONE, OWN, READ_ONLY
 from holdfast.model.errors import NotFound, Refused, Unavailable, Usage
@@ -179,7 +179,11 @@ def _resolved(path: str) -> str:
     try:
         return os.path.realpath(path)
     except OSError as e:
-        raise Unavailable(f"{path} changed while Holdfast looked at it", "try again") from e
+        raise _changed(path) from e
+
+
+def _changed(path: str) -> Unavailable:
+    return Unavailable(f"{path} changed while Holdfast looked at it", "try again")
 
 
 def _share(text: str, account: str) -> Share:
@@ -261,13 +265,34 @@ def _workspace(
     return found, ""
 
 
-def _check_hooks(files: Disk, found: WorkTree) -> None:
+def _check_hooks(files: Disk, found: WorkTree, writable: Sequence[str] = ()) -> None:
     for place in workspaces.hooks(files, found):
-        if files.kind(place) not in ("", "dir"):
+        link = workspaces.behind_link(files, place, writable)
+        if link or files.kind(place) not in ("", "dir"):
             raise Refused(
-                f"{place} is not a directory, so it cannot be kept from agents",
+                f"{link or place} is not a directory, so it cannot be kept from agents",
                 "replace it with a directory; `core.hooksPath` can name another place",
             )
+        if place in found.named and any(within(top, place) for top in writable):
+            raise Refused(
+                f"core.hooksPath names {place}, which the session may write",
+                "let core.hooksPath name a directory of its own",
+            )
+
+
+def _open(files: Disk, found: WorkTree, granted: Sequence[str], read_only: bool) -> str:
+    """Why code that writes these paths could leave programs for the tools of a person; or "".
+
+    Each path is judged by the directories above it too: their guards may not be in the session.
+    """
+    guarded = workspaces.repositories(files, found)
+    for place in granted:
+        git = workspaces.git_above(files, place)
+        if git and git not in guarded:
+            return f"{place} lies in the git directory {git}"
+        if read_only and workspaces.tools_above(place):
+            return f"{place} has files that tools execute later"
+    return ""
 
 
 def _looked_through(
@@ -277,10 +302,16 @@ def _looked_through(
     linked = _within(walked.linked, writable)
     others = [one for one in linked if workspaces.leads_outside(files, one, writable)]
     pointers = _within(walked.pointers, writable)
-    return found._replace(others=tuple(others), pointers=tuple(pointers))
+    own = [entry.target for entry in workspaces.entries(found)]
+    shares = [top for top in writable if top not in own and files.kind(top) == "dir"]
+    return found._replace(
+        others=tuple(others), pointers=tuple(pointers), shares=tuple(dict.fromkeys(shares))
+    )
 
 
-def _guarded(files: Disk, found: WorkTree, walked: walk.Found, writable: Sequence[str]) -> WorkTree:
+def _guarded(
+    files: Disk, found: WorkTree, walked: walk.Found, writable: Sequence[str], home: str
+) -> WorkTree:
     """The workspace with all repositories. Each gets a directory for hooks."""
     if not writable:
         return found
@@ -293,14 +324,22 @@ def _guarded(files: Disk, found: WorkTree, walked: walk.Found, writable: Sequenc
             "start the session in the directory of a project (`--cwd DIR`), remove old sockets, or "
             "let a person make the session",
         )
+    if closed := _within(walked.closed, writable):
+        raise Refused(
+            f"{closed[0]} cannot be read, so it may hide a repository, whose hooks must be kept"
+            " from agents",
+            f"make it readable (`chmod u+rwx {closed[0]}`), or remove it",
+        )
     found = found._replace(nested=tuple(_within(walked.repositories, writable)))
+    found = found._replace(named=tuple(workspaces.named_hooks(files, found, writable, home)))
+    _check_hooks(files, found, writable)
     for place in workspaces.hooks(files, found):
         try:
-            os.mkdir(place, 0o755)
+            os.close(open_directory(place, make=True))
         except OSError as e:
             if e.errno not in placeholders.CANNOT:
-                raise
-    _check_hooks(files, found)  # again: the policy may have asked meanwhile
+                raise _changed(place) from e
+    _check_hooks(files, found, writable)  # again: the policy may have asked meanwhile
     return found
 
 
@@ -366,9 +405,18 @@ def build(
     writable = [entry.target for entry in workspaces.entries(found)] if found is not None else []
     writable += [share.path for share in parts.share if share.writable]
     looked = _looked_through(files, found or WorkTree(""), walked, writable)
+    shared = [share.path for share in parts.share if share.writable]
+    granted = [*([found.top] if found is not None else []), *shared]
     open_hooks = ""
     try:
-        looked = _guarded(files, looked, walked, writable)
+        looked = _guarded(files, looked, walked, writable, paths.home)
+        open_hooks = _open(files, looked, granted, decision.read_only)
+        if open_hooks and not wanted.human:
+            raise Refused(
+                f"{open_hooks}, so an agent cannot write there",
+                "start the session in the directory of a project (`--cwd DIR`), or let a person"
+                " make the session",
+            )
         fixed = _fixed(files, own.base, looked) if decision.read_only else []
         spared = _spared(files, looked, parts) if wanted.human else []
         if spared:

@@ -8,8 +8,9 @@ A directory counts as a repository by its name, `.git`, or by two of the names `
 `objects`. An earlier session of an agent may have renamed HEAD, so that git no longer recognises
 the repository; `objects` and `hooks` of a repository cannot be renamed there.
 
-Earlier sessions can fill a directory on purpose. So an incomplete look says so. An agent's session
-is then refused, and a person's is closed to agents (plan.py).
+Earlier sessions can fill a directory on purpose, or close it (`chmod 000`). So an incomplete look
+says so. An agent's session is then refused, and a person's is closed to agents (plan.py). A closed
+directory of another user is no obstacle: code inside cannot open it either.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import os
 import stat
 from collections import deque
 from typing import Final, NamedTuple
+
+from holdfast.core.containment.workspace import is_repository
 
 ENTRIES_MAX: Final = 500_000  # looked at in all shared directories together, the highest first
 TOOL_ENTRIES_MAX: Final = 5_000  # in the trees behind PATH
@@ -32,6 +35,7 @@ class Found(NamedTuple):
     repositories: tuple[str, ...]
     linked: tuple[str, ...]  # COMMON/worktrees/NAME
     pointers: tuple[str, ...]  # files named .git, which name a git directory
+    closed: tuple[str, ...]  # directories that cannot be read, but code inside could open them
     complete: bool
 
 
@@ -39,6 +43,7 @@ def find(tops: list[str], most: int = ENTRIES_MAX) -> Found:
     """Look below these directories, on whatever file system they are; the highest places first."""
     waiting, seen = deque(tops), 0
     paths, repositories, linked, pointers = list[str](), list[str](), list[str](), list[str]()
+    closed = list[str]()
     while waiting and seen <= most:
         place = waiting.popleft()
         names = set[str]()
@@ -55,25 +60,36 @@ def find(tops: list[str], most: int = ENTRIES_MAX) -> Found:
                         pointers.append(entry.path)
                     elif not entry.is_file(follow_symlinks=False) and _takes_orders(entry):
                         paths.append(entry.path)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
-        if _is_repository(place, names):
+        except OSError:
+            if _could_be_opened(place):
+                closed.append(place)
+            continue
+        if is_repository(place, names):
             repositories.append(place)
         if "commondir" in names:
             linked.append(place)
-    bounds = (paths, FOUND_MAX), (repositories, FOUND_MAX), (linked, FOUND_MAX)
+    bounds = [(found, FOUND_MAX) for found in (paths, repositories, linked, closed)]
     full = any(len(found) > bound for found, bound in (*bounds, (pointers, POINTERS_MAX)))
     return Found(
         tuple(paths[:FOUND_MAX]),
         tuple(repositories[:FOUND_MAX]),
         tuple(linked[:FOUND_MAX]),
         tuple(pointers[:POINTERS_MAX]),
+        tuple(closed[:FOUND_MAX]),
         seen <= most and not full,
     )
 
 
-def _is_repository(place: str, names: set[str]) -> bool:
-    return place.endswith("/.git") or len(names & {"hooks", "HEAD", "objects"}) > 1
+def _could_be_opened(place: str) -> bool:
+    """Whether code of this account may open a directory that it cannot read now."""
+    try:
+        return os.lstat(place).st_uid == os.geteuid()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def _takes_orders(entry: os.DirEntry[str]) -> bool:
