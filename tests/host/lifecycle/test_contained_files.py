@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -12,17 +13,19 @@ import pytest
 
 from holdfast.core.containment import tree
 from holdfast.core.containment.entries import Entry, Kind
+from holdfast.core.containment.workspace import WorkTree
 from holdfast.home import Home
 from holdfast.home.settings import Settings
 from holdfast.host.lifecycle.contained import (
     doors,
     own_directories,
+    placeholders,
     plan,
     removal,
     tool_files,
     walk,
 )
-from holdfast.host.lifecycle.contained.disk import Disk
+from holdfast.host.lifecycle.contained.disk import Disk, open_directory
 from holdfast.host.shell import SessionDirectories
 from holdfast.model.errors import NotAllowed, NotFound, Refused, Unavailable
 from holdfast.wire import spawning as wire
@@ -436,3 +439,37 @@ def test_an_approver_sees_what_a_session_gets(home: Home, account: Path) -> None
         "net": "none",
         "keep_home": "True",
     }
+
+
+def test_t4_the_host_makes_no_hooks_behind_a_directory_that_became_a_link(tmp_path: Path) -> None:
+    """Code of another session exchanges a directory of the workspace after the host has looked."""
+    work, victim = tmp_path / "work", tmp_path / "victim"
+    (work / "sub/.git").mkdir(parents=True)
+    (victim / ".git").mkdir(parents=True)
+    walked = walk.find([str(work)])
+    assert walked.repositories == (f"{work}/sub/.git",)
+    (work / "sub").rename(work / "was")
+    (work / "sub").symlink_to(victim)
+    with pytest.raises(Refused):
+        plan._guarded(Disk(), WorkTree(str(work)), walked, [str(work)], str(tmp_path))
+    with pytest.raises(NotADirectoryError):
+        open_directory(f"{work}/sub/.git/hooks", make=True)
+    assert not list((victim / ".git").iterdir())
+
+
+@pytest.mark.parametrize("text", [None, "x"])
+def test_t4_placeholders_are_neither_made_nor_removed_behind_a_link(
+    tmp_path: Path, text: str | None
+) -> None:
+    work, victim, base = tmp_path / "work", tmp_path / "victim", tmp_path / "contained/session"
+    (victim / ".git").mkdir(parents=True)
+    base.mkdir(parents=True)
+    work.symlink_to(victim)
+    with pytest.raises(NotADirectoryError):
+        placeholders.make(str(base), WorkTree(str(work), f"{work}/.git"))
+    assert [path.name for path in victim.rglob("*")] == [".git"]
+    place = victim / "kept"
+    place.mkdir() if text is None else place.write_text(text)
+    (base / placeholders.FILE).write_text(json.dumps({f"{work}/kept": text}))
+    placeholders.remove(str(base))
+    assert place.exists()

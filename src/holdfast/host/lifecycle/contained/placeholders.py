@@ -13,12 +13,12 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from holdfast.core.containment import workspace
 from holdfast.core.containment.workspace import WorkTree
-from holdfast.host.lifecycle.contained.disk import Disk
+from holdfast.host.lifecycle.contained.disk import Disk, open_directory
 
 FILE: Final = "placeholders.json"
 # Code of the session has the same account: where the host cannot write, the session cannot either.
@@ -51,8 +51,8 @@ def remove(base: str) -> None:
         others = known(os.path.dirname(base))
         for path, text in mine.items():
             if path not in others and intact(path, text):
-                with contextlib.suppress(OSError):
-                    os.rmdir(path) if text is None else os.unlink(path)
+                with contextlib.suppress(OSError), _above(path) as (place, name):
+                    (os.rmdir if text is None else os.unlink)(name, dir_fd=place)
 
 
 def known(contained: str) -> dict[str, str | None]:
@@ -72,19 +72,31 @@ def intact(path: str, text: str | None) -> bool:
 
 
 def _make(path: str, text: str | None) -> None:
-    if text is None:
-        os.mkdir(path, 0o755)
-        return
-    # git refuses to work with an empty `commondir`: the file appears complete or not at all.
-    new = f"{path}.holdfast"
+    with _above(path) as (place, name):
+        if text is None:
+            return os.mkdir(name, 0o755, dir_fd=place)
+        # git refuses to work with an empty `commondir`: the file appears complete or not at all.
+        new = f"{name}.holdfast"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            with open(os.open(new, flags, 0o644, dir_fd=place), "w") as file:
+                file.write(text)
+            os.link(new, name, src_dir_fd=place, dst_dir_fd=place)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(new, dir_fd=place)
+    return None
+
+
+@contextlib.contextmanager
+def _above(path: str) -> Iterator[tuple[int, str]]:
+    """The directory that has this path, opened without following a link, and the last name."""
+    above, name = os.path.split(path)
+    place = open_directory(above)
     try:
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        with open(fd, "w") as file:
-            file.write(text)
-        os.link(new, path)
+        yield place, name
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new)
+        os.close(place)
 
 
 def _listed(base: str) -> Mapping[str, str | None]:
