@@ -8,6 +8,7 @@ this one; test_containment_as_user.py repeats all of them as an ordinary user.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.containment.lab import PYTHON, ROOT, RUN_S, SECRET, SECRETS, Lab
+from tests.support.containment.lab import PYTHON, ROOT, RUN_S, SECRET, SECRETS, Lab, session
 from tests.support.containment.lab import lab as lab
 from tests.support.installation import Result
 
@@ -523,6 +524,23 @@ def test_t4_an_agent_leaves_no_hook_in_a_repository_without_a_work_tree(
     assert (bare / "HEAD").exists() and (bare / "objects").exists()
     assert not (bare / "hooks/pre-receive").exists()
     shutil.rmtree(bare)
+
+
+def test_t4_overlapping_sessions_hide_no_change_of_a_tool_file(lab: Lab) -> None:
+    """One session changes a file, a second begins; the first restores it, the second repeats it."""
+    place = lab.project / ".nvim.lua"
+    with session(lab) as first:
+        lab.sh(f"echo evil >{place}", first)
+        with session(lab) as second:
+            lab.sh(f"rm {place}", first)
+            assert str(place) not in lab.ok("end", first).out
+            with session(lab) as third:
+                lab.sh(f"echo evil >{place}", third)
+                for name in (second, third):
+                    assert json.loads(lab.ok("who", name, "--json").out)["tool_files"] == [
+                        str(place)
+                    ]
+                place.unlink()
 
 
 EVIL = "echo evil >{hooks}/pre-commit; chmod 755 {hooks}/pre-commit"

@@ -191,7 +191,9 @@ async def _built(
     )
     await maker.writers.provided(built.provided)
     if built.watched:
-        tool_files.save(host_only_directory(maker.home, session_id), built.watched)
+        others = [f"{maker.home.run}/{HOST_ONLY}/{one}" for one in maker.sessions]
+        before = await maker.threads.of(session_id, tool_files.oldest, built.watched, others)
+        tool_files.save(host_only_directory(maker.home, session_id), before)
     return built
 
 

@@ -4,6 +4,9 @@ The host reads the files when a session starts and compares them at the end. No 
 a link counts by its text. Large files, and files of large directories, count by the time of their
 last change, which programs cannot set back. A directory that is too large even for that is always
 reported.
+
+A session that overlaps with an older one compares with the state at the start of the older one.
+Otherwise one session could change a file, and restore it once the other has begun with the change.
 """
 
 from __future__ import annotations
@@ -47,6 +50,21 @@ def changed(before: dict[str, str], placed: Placed = NONE_PLACED) -> list[str]:
 def save(directory: str, found: dict[str, str]) -> None:
     with open(f"{directory}/{FILE}", "w") as file:
         json.dump(found, file)
+
+
+def oldest(found: dict[str, str], directories: Iterable[str]) -> dict[str, str]:
+    """The states, each as the oldest of the sessions with these directories began with it."""
+    merged = dict(found)
+    for directory in sorted(directories, key=_saved_at, reverse=True):
+        merged |= {path: was for path, was in load(directory).items() if path in found}
+    return merged
+
+
+def _saved_at(directory: str) -> int:
+    try:
+        return os.stat(f"{directory}/{FILE}").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def load(directory: str) -> dict[str, str]:
