@@ -25,6 +25,7 @@ from holdfast.host.runtime import connectors
 from tests.support.containment.lab import (
     CALLS,
     OTHER_USER,
+    ROOT,
     SECRET,
     Lab,
     containment_lab,
@@ -227,6 +228,35 @@ def test_t4_no_ring_of_calls_past_the_filter(lab: Lab) -> None:
     """io_uring makes calls that no seccomp filter sees."""
     out = lab.py("print('RING', tries(lambda: check(libc.syscall(425, 4, bytes(120)))))")
     assert "RING PermissionError" in out or "not implemented" in out
+
+
+@INTEL
+@pytest.mark.parametrize("way", ["plain", "x32", "32-bit"])
+def test_t4_a_session_takes_no_asynchronous_requests_of_the_machine(lab: Lab, way: str) -> None:
+    """io_setup: the kernel has one count for all programs of the machine."""
+    if way == "32-bit" and not runs_32_bit():
+        pytest.skip("the kernel has no 32-bit calls")
+    out = lab.py(
+        f"{CALLS}place = ctypes.create_string_buffer(8)\n"
+        f"print('SET', *called('{way}', 206, 245, 8192, ctypes.addressof(place)))"
+    )
+    assert "SET -1 38" in out, out
+
+
+@pytest.mark.skipif(not ROOT, reason="another user may not lock files of root")
+def test_t4_root_locks_no_file_of_the_package_manager(lab: Lab) -> None:
+    """A lock would stop the package manager of the machine, also on a file shown read-only."""
+    out = lab.py(
+        "for top, _, names in os.walk('/var/lib/dpkg'):\n"
+        "    for name in names:\n"
+        "        if name.lower().startswith('lock'):\n"
+        "            path = f'{top}/{name}'\n"
+        "            print('FOUND', path, os.stat(path).st_ino)\n"
+        "print('LOOKED')"
+    )
+    assert "LOOKED" in out
+    for path, inode in re.findall(r"FOUND (\S+) (\d+)", out):
+        assert os.stat(path).st_ino != int(inode), path
 
 
 # F_SETLEASE and F_SETDELEG, a lease for reading. i386 has two calls.

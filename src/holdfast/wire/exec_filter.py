@@ -9,9 +9,10 @@ can be reached from every user namespace. And no mode may have the setuid or set
 workspace is an ordinary directory outside, where another user could execute the file with the
 account's rights. openat2 does not exist there either, because a filter cannot read its mode. A
 socket there has one of FAMILIES: others (vsock, which leads to the hypervisor, Bluetooth, RDS) are
-not bounded by a network namespace. The old call socketcall hides the family and opens no socket.
-No call changes limits or priority of process 1, which must be able to halt the session. No program
+not bounded by a network namespace. The old call socketcall hides the family and opens no socket. No
+call changes limits or priority of process 1, which must be able to halt the session. No program
 takes a lease on a file: programs outside that open the same file would wait for its holder.
+io_setup does not exist, because the kernel has one count of its requests for the whole machine.
 
 Each personality of the processor has its own entry and numbers for these calls; all known ones are
 listed, and an unlisted one may make no call at all.
@@ -45,7 +46,7 @@ class Personality(NamedTuple):
     ioctl: tuple[int, ...]
     modes: tuple[tuple[int, ...], ...]  # calls with a mode as second argument, and as third
     opens: tuple[tuple[int, ...], ...]  # calls with flags as second argument, and as third
-    missing: tuple[int, ...]  # io_uring_setup, openat2, add_key, request_key, keyctl
+    missing: tuple[int, ...]  # io_uring_setup, openat2, add_key, request_key, keyctl, io_setup
     sockets: tuple[int, ...]  # socket, socketpair: the family is the first argument
     ranks: tuple[tuple[int, ...], ...]  # calls with a pid as first argument, and as second
     fcntl: tuple[int, ...]
@@ -67,7 +68,7 @@ PERSONALITIES: Final[Mapping[str, tuple[Personality, ...]]] = {
             (16, _X32 | 514, _X32 | 16),
             (_and_x32(90, 91, 85, 133), _and_x32(268, 452, 259)),
             (_and_x32(2), _and_x32(257)),
-            _and_x32(425, 437, 248, 249, 250),
+            (*_and_x32(425, 437, 248, 249, 250, 206), _X32 | 543),
             _and_x32(41, 53),
             (_and_x32(302, 142, 144, 203, 314), _and_x32(141, 251)),
             _and_x32(72),
@@ -78,7 +79,7 @@ PERSONALITIES: Final[Mapping[str, tuple[Personality, ...]]] = {
             (54,),
             ((15, 94, 8, 14), (306, 452, 297)),
             ((5,), (295,)),
-            (425, 437, 286, 287, 288),
+            (425, 437, 286, 287, 288, 245),
             (359, 360),
             ((340, 154, 156, 241, 351), (97, 289)),
             (55, 221),
@@ -92,7 +93,7 @@ PERSONALITIES: Final[Mapping[str, tuple[Personality, ...]]] = {
             (29,),
             ((52,), (53, 452, 33)),
             ((), (56,)),
-            (425, 437, 217, 218, 219),
+            (425, 437, 217, 218, 219, 0),
             (198, 199),
             ((261, 118, 119, 122, 274), (140, 30)),
             (25,),
@@ -103,7 +104,7 @@ PERSONALITIES: Final[Mapping[str, tuple[Personality, ...]]] = {
             (54,),
             ((15, 94, 8, 14), (333, 452, 324)),
             ((5,), (322,)),
-            (425, 437, 309, 310, 311),
+            (425, 437, 309, 310, 311, 243),
             (281, 288),
             ((369, 154, 156, 241, 380), (97, 314)),
             (55, 221),

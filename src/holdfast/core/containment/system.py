@@ -27,7 +27,10 @@ VAR = (
     "/var/lib/snapd/snap",
 )
 # Locks of package managers: a program that may read the file can hold the lock.
-LOCKS = ("/var/lib/dpkg/lock", "/var/lib/dpkg/lock-frontend", "/var/lib/apt/lists/lock")
+LOCKS = (
+    *("/var/lib/dpkg/lock", "/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/triggers/Lock"),
+    *("/var/lib/apt/lists/lock", "/var/lib/rpm/.rpm.lock"),
+)
 VAR_LINKS = (("/var/run", "/run"), ("/var/lock", "/run/lock"))
 SYS = (
     "/sys/devices/system/cpu",
