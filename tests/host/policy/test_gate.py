@@ -18,7 +18,8 @@ from holdfast.core.policy.conditions import Actor, Request
 from holdfast.core.policy.policy import ACTS, UNGATED, Decision, Verdict, explain
 from holdfast.core.shellcode.facts import Unparseable
 from holdfast.host.policy.cedar import SCHEMA
-from holdfast.host.policy.gate import JUDGING_ALL, JUDGING_EACH, Gate, load, mounted, real
+from holdfast.host.policy.gate import JUDGING_ALL, JUDGING_EACH, Gate, load, mounted
+from holdfast.host.policy.links import real
 from holdfast.host.policy.plugins import Plugin, Worker
 from holdfast.host.policy.shfmt import Parser
 

@@ -41,8 +41,8 @@ from holdfast.core.policy.policy_file import BadPolicy
 from holdfast.core.prometheus_text import Histogram
 from holdfast.core.shellcode.facts import Facts
 from holdfast.core.shellcode.programs import programs
+from holdfast.host.policy.links import links_followed, links_inside, real
 from holdfast.host.policy.plugins import Plugin, Worker
-from holdfast.host.policy.session_links import links_inside
 from holdfast.host.policy.shfmt import Parser
 from holdfast.host.runtime.threads import Quota, Stuck, Threads
 from holdfast.model.errors import Unavailable
@@ -422,41 +422,6 @@ def _sibling(path: str | None, name: str) -> str | None:
 
 
 # ---------------------------------------------------------------- files and devices
-
-
-def real(path: str) -> str:
-    """The path with links followed, as far as the path exists."""
-    try:
-        return os.path.realpath(path)
-    except (OSError, ValueError):
-        return path
-
-
-def links_followed() -> Callable[[str], str]:
-    """`real` for the many paths of a command: resolves each path and each directory once.
-
-    `rm *` in a directory of 70,000 files names each file twice, as a path and as a written path.
-    Resolving each path from the root took longer than JUDGE_S.
-    """
-
-    @functools.cache
-    def directory(path: str) -> str | None:
-        try:
-            return os.path.realpath(path, strict=True).rstrip("/")
-        except (OSError, ValueError):
-            return None
-
-    @functools.cache
-    def resolve(path: str) -> str:
-        head, slash, name = path.rpartition("/")
-        if not path.startswith("/") or name in ("", ".", "..") or "\0" in name:
-            return real(path)
-        if (above := directory(head + slash)) is None:
-            return real(path)
-        found = f"{above}/{name}"
-        return real(found) if os.path.islink(found) else found
-
-    return resolve
 
 
 def mounted(file: str = "/proc/self/mounts") -> tuple[str, ...]:

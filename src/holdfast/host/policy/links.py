@@ -1,8 +1,8 @@
-"""Follows links as programs of a contained session do: below the root of its first process.
+"""Follows links as programs of a session do.
 
-A contained session has mounts of its own, so a path of the host means other files. Each name of a
-path is looked up below a descriptor of the session's root, and an absolute link begins there again.
-All functions may wait for file systems: call them in a thread.
+A plain session has the host's own files. A contained session has mounts of its own: each name of a
+path is looked up below a descriptor of the root of its first process, and an absolute link begins
+there again. All functions may wait for file systems: call them in a thread.
 """
 
 from __future__ import annotations
@@ -15,6 +15,41 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 LINKS_MAX: Final = 40  # the kernel's own limit
+
+
+def real(path: str) -> str:
+    """The path with links followed, as far as the path exists."""
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError):
+        return path
+
+
+def links_followed() -> Callable[[str], str]:
+    """`real` for the many paths of a command: resolves each path and each directory once.
+
+    `rm *` in a directory of 70,000 files names each file twice, as a path and as a written path.
+    Resolving each path from the root took longer than JUDGE_S.
+    """
+
+    @functools.cache
+    def directory(path: str) -> str | None:
+        try:
+            return os.path.realpath(path, strict=True).rstrip("/")
+        except (OSError, ValueError):
+            return None
+
+    @functools.cache
+    def resolve(path: str) -> str:
+        head, slash, name = path.rpartition("/")
+        if not path.startswith("/") or name in ("", ".", "..") or "\0" in name:
+            return real(path)
+        if (above := directory(head + slash)) is None:
+            return real(path)
+        found = f"{above}/{name}"
+        return real(found) if os.path.islink(found) else found
+
+    return resolve
 
 
 @contextlib.contextmanager
