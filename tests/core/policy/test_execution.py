@@ -72,6 +72,13 @@ def test_p4_rules_of_commands_speak_of_execs(argv: list[str], verdict: Verdict, 
     assert (found.verdict, found.rule) == (verdict, rule)
 
 
+def test_p4_a_subcommand_of_git_is_a_program_too() -> None:
+    path = "/usr/lib/git-core/git-clean"
+    assert judge(["git-clean", "-f"], path=path).verdict is Verdict.ASK
+    assert judge(["git-clean", "-n"], path=path).verdict is Verdict.ALLOW
+    assert not Index(policy_file.default()).silent(AGENT, path, ["git-clean"])
+
+
 def test_p4_people_are_as_free_at_exec_depth_as_at_input_depth() -> None:
     assert judge(["rm", "-rf", "/srv/other"], PERSON).verdict is Verdict.ALLOW
     assert judge(["sudo", "ls"], PERSON).verdict is Verdict.ALLOW

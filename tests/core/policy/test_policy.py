@@ -57,6 +57,47 @@ ALLOW_ALL = '[[rule]]\nname = "all"\nverdict = "allow"\nbecause = "yes"\n'
 # ---------------------------------------------------------------- the default policy
 
 AGENTS: list[tuple[str, str]] = [
+    ("git clean -n", "allow"),
+    ("git -C sub clean -nd -e '*.o'", "allow"),
+    ("git clean -f -e -n", "ask"),
+    ("git clean -nf --no-dry-run", "ask"),
+    ("git clean -nf --unheard-of", "ask"),
+    ("git restore -SW .", "ask"),
+    ("git restore --staged --no-staged .", "ask"),
+    ("git restore -S -s HEAD~ .", "allow"),
+    ("git gc --prune=never", "allow"),
+    ("git gc --prune=never --prune=now", "ask"),
+    ("git-clean -f", "ask"),
+    ("/usr/lib/git-core/git-clean -f", "ask"),
+    ("/usr/lib/git-core/git-status", "allow"),
+    ("git --no-pager log clean", "allow"),
+    ("git --unheard-of x clean -f", "ask"),
+    ("git --unheard-of x clean -n", "ask"),
+    ("kill -9 -1 -0", "ask"),
+    ("kill 1 -0", "ask"),
+    ("kill -0 1", "allow"),
+    ("kill -l", "allow"),
+    ("crontab -l", "allow"),
+    ("crontab -l file", "ask"),
+    ("gh auth status", "allow"),
+    ("gh auth status -t", "ask"),
+    ("kubectl --token x delete pod y", "ask"),
+    ("kubectl --unheard-of x delete pod y", "ask"),
+    ("kubectl --token x get pod delete", "allow"),
+    ("npm --registry u publish", "ask"),
+    ("npm --unheard-of u publish", "ask"),
+    ("npm --silent run publish", "allow"),
+    ("docker --tlscacert x rm y", "ask"),
+    ("docker compose --unheard-of x rm", "ask"),
+    ("docker --tlscacert x ps", "allow"),
+    ("curl -ksXDELETE https://prod/x", "ask"),
+    ("curl -sS -X DELETE -e localhost https://prod/x", "ask"),
+    ("sqlite3 t.db .dump", "allow"),
+    ("sqlite3 t.db .dump 'drop table x'", "ask"),
+    ("sqlite3 -cmd 'drop table x' t.db 'select 1'", "ask"),
+    ("psql -c 'select 1'", "allow"),
+    ("psql -c 'select 1' -f x", "ask"),
+    ("psql -c 'select 1' -c 'drop table x'", "ask"),
     ("ls -la /usr", "allow"),
     ("git status && git commit -am 'x' && git push", "allow"),
     ("make -j8 && ./run.sh", "allow"),
@@ -158,6 +199,27 @@ def test_p4_the_default_policy_for_agents(text: str, expected: str) -> None:
     assert decision.verdict == expected, explain(decision)
     if expected == "ask":
         assert decision.by == ("human",)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("-X DELETE http://localhost:8000/x", "allow"),
+        ("-ksXDELETE localhost/x", "allow"),
+        ("-X DELETE -H 'A: b' :8000/x", "allow"),
+        ("-X DELETE -e localhost https://prod/x", "ask"),
+        ("-X DELETE http://localhost https://prod/x", "ask"),
+        ("-X DELETE http://localhost.prod/x", "ask"),
+        ("-X DELETE http://localhost:80@prod/x", "ask"),
+        ("-X DELETE -x prod http://localhost/x", "ask"),
+    ],
+)
+def test_p4_each_word_of_a_call_names_a_server_of_the_session_itself(
+    words: str, expected: str
+) -> None:
+    walls = Walls(("/home/ann",), (PROJECT,), PROJECT, "own")
+    found = verdict(DEFAULT, f"curl {words}", walls=walls, contained=True, gate="exec")
+    assert found.verdict == expected, explain(found)
 
 
 @pytest.mark.parametrize("text", [t for t, v in AGENTS if v != "refuse"])

@@ -17,7 +17,7 @@ unknown argument is never certain, so it never helps to allow a command.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
@@ -26,11 +26,12 @@ from holdfast.core.originators.originators import UNKNOWN, Shaped, foreign
 from holdfast.core.policy.command_limit import Limit, Names
 from holdfast.core.policy.environment import Changes
 from holdfast.core.policy.exec_judgement import judged_at_exec
-from holdfast.core.shellcode.effects import subcommands
+from holdfast.core.shellcode.effects import account, begins_with, effect, operands
 from holdfast.core.shellcode.facts import Command
 from holdfast.core.shellcode.places import Place, base, under
 from holdfast.core.shellcode.programs import programs
 from holdfast.core.shellcode.reasons import Reason
+from holdfast.core.shellcode.words import Word
 
 EXEC: Final = "exec"  # the act of a program that starts
 Identity = tuple[int, int]  # of a directory: device and inode
@@ -334,22 +335,16 @@ def _command(look: Look, wanted: Sequence[str]) -> Degree:
         return MAYBE if look.unit.unread else NO
     if not command.name:
         return MAYBE
-    subs: list[str | None] | None = None
-    maybe = False
+    found = NO
     for entry in wanted:
         name, *rest = entry.split()
         if not (command.name.startswith(name[:-1]) if name.endswith("*") else command.name == name):
             continue
-        if subs is None:
-            subs = [w.text for w in subcommands(command.name, command.words)]
-        given = subs[: len(rest)]
-        if given == rest:
+        maybe, some, each = begins_with(command.name, command.words, rest)
+        if each:
             return YES
-        if any(g is None for g in given) and all(
-            g is None or g == r for g, r in zip(given, rest, strict=False)
-        ):
-            maybe = True
-    return MAYBE if maybe else NO
+        found = Degree(found.sure or some, found.maybe or some or maybe, False)
+    return found
 
 
 def _has_flag(command: Command, wanted: Sequence[str]) -> bool:
@@ -364,7 +359,10 @@ def _flags(look: Look, wanted: Sequence[str]) -> Degree:
     command = look.unit.command
     if command is None:
         return MAYBE if look.unit.unread else NO
-    return YES if _has_flag(command, wanted) else MAYBE if command.open_words else NO
+    if not _has_flag(command, wanted):
+        return MAYBE if command.open_words else NO
+    known = account(command.name, command.words)
+    return Degree(True, True, known is None or (known.known and _any(known.options, wanted)))
 
 
 def _without_flags(look: Look, wanted: Sequence[str]) -> Degree:
@@ -373,6 +371,38 @@ def _without_flags(look: Look, wanted: Sequence[str]) -> Degree:
         return MAYBE if look.unit.unread else NO
     has = _has_flag(command, wanted)
     return NO if has else MAYBE if command.open_words else YES
+
+
+def _option_values(command: Command) -> Iterator[Word]:
+    """Yield the values of options, also those behind other letters: `-sXDELETE`."""
+    row = effect(command.name)
+    if row is not None:
+        yield from (value for _, value in operands(command.words, row.valued).values)
+
+
+def _words(look: Look, wanted: Sequence[str]) -> Degree:
+    command = look.unit.command
+    if command is None:
+        return MAYBE if look.unit.unread else NO
+    if not any(w.text in wanted for w in (*command.words, *_option_values(command))):
+        return MAYBE if command.open_words else NO
+    known = account(command.name, command.words)
+    given = () if known is None else (*known.options, *known.operands)
+    return Degree(True, True, known is None or (known.known and _any(given, wanted)))
+
+
+def _words_begin(look: Look, wanted: Sequence[str]) -> Degree:
+    command, begins = look.unit.command, tuple(wanted)
+    if command is None:
+        return MAYBE if look.unit.unread else NO
+    if not any((w.text or "").startswith(begins) for w in command.words):
+        return MAYBE if command.open_words else NO
+    known = account(command.name, command.words)
+    if known is None:
+        return YES
+    each = bool(known.operands) and all(text.startswith(begins) for text in known.operands)
+    option = any(text.startswith(begins) for text in known.options)
+    return Degree(True, True, known.known and (option or each))
 
 
 def _of_command(pick: Callable[[Command, Sequence[str]], bool], uncertain: bool = False) -> Check:
@@ -459,13 +489,8 @@ CONDITIONS: Final[dict[str, tuple[str, Check]]] = {
     "command": ("words", _command),
     "flags": ("flags", _flags),
     "without_flags": ("flags", _without_flags),
-    "words": ("words", _of_command(lambda c, wanted: any(w.text in wanted for w in c.words), True)),
-    "words_begin": (
-        "words",
-        _of_command(
-            lambda c, wanted: any((w.text or "").startswith(tuple(wanted)) for w in c.words), True
-        ),
-    ),
+    "words": ("words", _words),
+    "words_begin": ("words", _words_begin),
     "paths": ("places", _place_condition("paths", "exact")),
     "paths_under": ("places", _place_condition("paths", "under")),
     "paths_outside": ("places", _place_condition("paths", "outside")),

@@ -350,7 +350,9 @@ class Index:
             return False
         # The bare name too: a program of a read-only tool directory is known by it.
         called = _base(argv[0]).lstrip("-") if argv else ""
-        for one in dict.fromkeys(filter(None, (name_of(path), _base(path), called))):
+        # `git-clean` is judged as `git clean`.
+        git = "git" if _base(path)[4:] in programs().names.git_commands else ""
+        for one in dict.fromkeys(filter(None, (name_of(path), _base(path), called, git))):
             if (
                 one in words.names
                 or one.startswith(words.begins)

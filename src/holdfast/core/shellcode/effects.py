@@ -24,6 +24,7 @@ _HERE: Final = Word(".", ".")
 class Operands(NamedTuple):
     plain: list[Word]  # words that are not options
     values: list[tuple[str, Word]]  # options and values
+    doubtful: frozenset[int] = frozenset()  # operands after an option that may take them as value
 
 
 def flags(words: Sequence[Word]) -> frozenset[str]:
@@ -41,15 +42,22 @@ def flags(words: Sequence[Word]) -> frozenset[str]:
     return frozenset(found)
 
 
-def operands(words: Sequence[Word], valued: Collection[str]) -> Operands:
-    """Separate operands from options; `valued` lists the options that take the next word."""
-    plain, values = list[Word](), list[tuple[str, Word]]()
-    at, ended = 0, False
+def operands(
+    words: Sequence[Word], valued: Collection[str], bare: Collection[str] = ()
+) -> Operands:
+    """Separate operands from options.
+
+    `valued` lists the options that take the next word, `bare` those that certainly take none.
+    """
+    plain, values, doubtful = list[Word](), list[tuple[str, Word]](), set[int]()
+    at, ended, unknown = 0, False, False
     while at < len(words):
         word = words[at]
         text = word.text
         at += 1
+        after, unknown = unknown, False
         if ended or text is None or not text.startswith("-") or text == "-":
+            doubtful.update((len(plain),) if after else ())
             plain.append(word)
         elif text == "--":
             ended = True
@@ -60,6 +68,8 @@ def operands(words: Sequence[Word], valued: Collection[str]) -> Operands:
             elif name in valued and at < len(words):
                 values.append((name, words[at]))
                 at += 1
+            else:
+                unknown = name not in bare
         elif text in valued and at < len(words):
             values.append((text, words[at]))
             at += 1
@@ -73,12 +83,88 @@ def operands(words: Sequence[Word], valued: Collection[str]) -> Operands:
                         values.append((f"-{c}", words[at]))
                         at += 1
                     break
-    return Operands(plain, values)
+            else:
+                unknown = text not in bare and "=" not in text
+    return Operands(plain, values, frozenset(doubtful))
 
 
 def subcommands(name: str, words: Sequence[Word]) -> list[Word]:
     """Return the operands, without options: `git -C x push origin` gives push, origin."""
     return operands(words, programs().option_values.get(name, ())).plain
+
+
+def begins_with(name: str, words: Sequence[Word], wanted: Sequence[str]) -> tuple[bool, bool, bool]:
+    """Say whether the operands begin with these words: possibly, in any reading, in each reading.
+
+    A word that is not known may be any word. The word after an unknown option may be its value.
+    """
+    table = programs()
+    found = operands(words, table.option_values.get(name, ()), table.bare_options.get(name, ()))
+    exact = open_word = direct = False
+    ways = [(0, 0, True, True)]  # operand, wanted word, all words known, no operand left out
+    while ways:
+        at, done, known, plain = ways.pop()
+        if done == len(wanted):
+            exact, open_word = exact or known, open_word or not known
+            direct = direct or (known and plain and found.doubtful.isdisjoint(range(at)))
+        elif at < len(found.plain) and len(ways) < 64:
+            text = found.plain[at].text
+            if text is None or text == wanted[done]:
+                ways.append((at + 1, done + 1, known and text is not None, plain))
+            if at in found.doubtful:
+                ways.append((at + 1, done, known, False))
+        elif at >= len(found.plain):
+            # An unknown word may be several: the rest of the wanted words may be among them.
+            open_word = open_word or not known
+    return open_word, exact, direct
+
+
+class Words(NamedTuple):
+    """The words of a command whose options are all known, or the statement that one is not."""
+
+    known: bool
+    options: frozenset[str] = frozenset()
+    operands: tuple[str, ...] = ()
+
+
+def account(name: str, words: Sequence[Word]) -> Words | None:
+    """Return the options and operands if each word is listed; None for a program without a list."""
+    table = programs()
+    first = next((w.text for w in subcommands(name, words)), None)
+    row = table.accounted.get(f"{name} {first}") or table.accounted.get(name)
+    if row is None:
+        return None
+    valued = (*row.valued, *table.option_values.get(name, ()))
+    options, plain, at, ended = set[str](), list[str](), 0, False
+    while at < len(words):
+        text = words[at].text
+        at += 1
+        if text is None:
+            return Words(False)
+        if ended or not text.startswith("-") or text == "-":
+            plain.append(text)
+            ended = ended or row.leading
+        elif text == "--":
+            ended = True
+        elif text in row.bare:
+            options.add(text)
+        elif text in valued:
+            options.add(text)
+            at += 1
+        elif text.startswith("--"):
+            if text.partition("=")[0] not in valued:
+                return Words(False)
+        else:
+            for i, c in enumerate(text[1:], 1):
+                options.add(f"-{c}")
+                if f"-{c}" in valued:
+                    at += i == len(text) - 1
+                    break
+                if f"-{c}" not in row.bare:
+                    return Words(False)
+    own = plain[1:] if f"{name} {first}" in table.accounted else plain
+    known = at == len(words) and all(re.fullmatch(row.operand, text) for text in own)
+    return Words(known, frozenset(options), tuple(own))
 
 
 def network(name: str, words: Sequence[Word]) -> bool:
@@ -113,7 +199,7 @@ def written(name: str, words: Sequence[Word], has: frozenset[str]) -> list[Word]
     row = effect(name)
     if row is None:
         return []
-    plain, values = operands(words, row.valued)
+    plain, values, _ = operands(words, row.valued)
     found = [value for option, value in values if option in row.targets]
     if row.writes == "all" or has.intersection(row.all_with):
         return found + plain

@@ -255,15 +255,18 @@ def sed_is_plain(program: str) -> bool:
 
 
 def _database(name: str, words: Sequence[Word]) -> Inner:
-    options = programs().databases[name]
-    given = operands(words, (*options, *programs().names.database_values))
+    options, names = programs().databases[name], programs().names
+    given = operands(words, (*options, *names.database_values, *names.database_files))
     texts = [v.text for o, v in given.values if o in options]
     if "*" in options:
         joined = [w.text for w in (given.plain if name == "redis-cli" else given.plain[1:])]
         if None in joined:
             return Inner((Reason("code", name),))
-        statement = " ".join(text or "" for text in joined)
-        texts += [statement] if statement else []
+        # Of redis-cli the words are one statement; of other programs each word is.
+        texts += [" ".join(filter(None, joined))] if name == "redis-cli" else joined
+        texts = [text for text in texts if text != ""]
+    if texts and not names.database_files.isdisjoint(o for o, _ in given.values):
+        return Inner((Reason("code", name),))
     for text in texts:
         if text is None or len(text) > CODE_CHARS_MAX or not _STATEMENT_READS.fullmatch(text):
             return Inner((Reason("code", name),))

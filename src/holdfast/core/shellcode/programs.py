@@ -26,6 +26,7 @@ class NameSets(NamedTuple):
     elsewhere_subcommands: frozenset[str]
     editors: frozenset[str]
     editor_code: Names
+    database_files: frozenset[str]
     database_values: Names
     awk_files: Names
     awk_values: Names
@@ -54,6 +55,7 @@ class NameSets(NamedTuple):
     git_harmless_settings: Names
     git_shaping_settings: Names
     git_commands: frozenset[str]
+    git_directories: frozenset[str]
     git_ref_updates: frozenset[str]
 
 
@@ -127,6 +129,15 @@ class Reads(NamedTuple):
     into: bool = False  # an operand may be a directory that is searched in the same way
 
 
+class Accounted(NamedTuple):
+    """All options of a command with which an exception of a rule may hold."""
+
+    bare: Names = ()  # options without a value; `--prune=never` is that word alone
+    valued: Names = ()  # options that take the next word
+    leading: bool = False  # an option counts only before the first operand
+    operand: str = ".*"  # regular expression of the operands
+
+
 class Programs(NamedTuple):
     """The whole file."""
 
@@ -135,6 +146,8 @@ class Programs(NamedTuple):
     effects: Mapping[str, Effect]
     network_subcommands: Mapping[str, Names]
     option_values: Mapping[str, Names]
+    bare_options: Mapping[str, Names]
+    accounted: Mapping[str, Accounted]
     wrappers: Mapping[str, Wrapper]
     shells: Mapping[str, str]
     languages: Mapping[str, Language]
@@ -160,6 +173,8 @@ def programs() -> Programs:
         effects=_records(Effect, _by_name(raw["effects"])),
         network_subcommands=_lists(raw["network_subcommands"]),
         option_values=_lists(raw["option_values"]),
+        bare_options=_lists(raw["bare_options"]),
+        accounted=_records(Accounted, _by_name(raw["accounted"])),
         wrappers=_records(Wrapper, _by_name(raw["wrappers"])),
         shells=_by_name(raw["shells"]),
         languages=_records(Language, raw["languages"]),

@@ -136,6 +136,7 @@ class Simple:
 
     def run(self, words: list[Word]) -> Moved | None:
         for _ in range(WRAPPERS_MAX):
+            words = wrappers.as_git(words)
             name = self._name(words[0])
             if not name:
                 self._add("", words[1:])

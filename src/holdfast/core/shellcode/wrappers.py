@@ -28,6 +28,19 @@ class Peeled(NamedTuple):
     writes: tuple[Word, ...] = ()  # files that the wrapper itself writes
 
 
+def as_git(words: list[Word]) -> list[Word]:
+    """Return `git clean` for the program `git-clean`."""
+    above, slash, base = (words[0].text or "").rpartition("/")
+    names = programs().names
+    if (
+        base.startswith("git-")
+        and base[4:] in names.git_commands
+        and (not slash or above in names.git_directories | names.system_directories)
+    ):
+        return [Word("git", "git"), Word(base[4:], base[4:]), *words[1:]]
+    return words
+
+
 def find(name: str, words: Sequence[Word]) -> tuple[str, Wrapper, Sequence[Word]] | None:
     """Return the wrapper that this command is, with the words that follow its name."""
     known = programs().wrappers
