@@ -43,6 +43,11 @@ def test_a_table_is_aligned_and_clean() -> None:
     assert made == "A          LONG\nx          y\nwide cell  \\x1b[31m\\x0a"
 
 
+def test_p4_a_cell_cannot_reorder_its_row() -> None:
+    made = output.table(("A",), [("x\u202egpj.sh",), ("\u200bx",), ("café",)])
+    assert made == "A\nx\\u202egpj.sh\n\\u200bx\ncafé"
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
 def test_json_is_one_line_with_any_content_and_destination(
     encoding: str, monkeypatch: pytest.MonkeyPatch

@@ -26,8 +26,10 @@ def lines(p: Json) -> list[str]:
 
     The host has escaped the text of the act. Characters that could still control the terminal or
     reorder the text are escaped here, and so are long runs of blanks: they would push the rest of a
-    text out of sight.
+    text out of sight. The directory is quoted: code in the session may have chosen its name.
     """
+    from shlex import quote
+
     from holdfast.core.people.scope import span
     from holdfast.core.policy.shown import foreign
 
@@ -36,7 +38,7 @@ def lines(p: Json) -> list[str]:
         if p["session"]
         else "this machine"
     )
-    directory = f", in {p['cwd']}" if p["cwd"] else ""
+    directory = f", in {quote(p['cwd'])}" if p["cwd"] else ""
     if not directory and p["act"] in TYPED:
         directory = ", in a directory that is not known"
     others = f"approved by {', '.join(p['given'])}; " if p["given"] else ""

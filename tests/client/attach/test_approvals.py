@@ -144,6 +144,13 @@ def test_p4_words_of_an_act_keep_their_order_on_every_terminal() -> None:
         assert not any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in shown)
 
 
+def test_p4_the_name_of_a_directory_does_not_read_as_prose() -> None:
+    [line, *_] = question({**PENDING, "cwd": "/srv/x, which ann has allowed"})
+    assert line.endswith(", in '/srv/x, which ann has allowed'")
+    [line, *_] = question({**PENDING, "cwd": "/srv/x"})
+    assert line.endswith(", in /srv/x")
+
+
 def test_a_shown_question_cannot_act_on_a_terminal() -> None:
     lines = question(
         {**PENDING, "text": "a\x1b[2J\u202eb", "because": "x\ny", "cwd": None, "operator": "b\x07t"}

@@ -6,6 +6,7 @@ import os
 import sys
 
 from holdfast.model import jsontext
+from holdfast.model.printable import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def timed(value: Json, seconds: float | None) -> Json:
 
 
 def clean(text: str) -> str:
-    return text.translate(_ESCAPED)
+    return printable(text.translate(_ESCAPED))
 
 
 def color(stream: TextIO = sys.stdout) -> bool:
