@@ -252,3 +252,32 @@ def test_p3_only_kinds_with_foreign_state_are_found(piece: Piece, more: dict[str
         one.kind for one in used_by_program(v, "/evil/x", (), "bob") if one.actor == "eve"
     } <= kinds_of_others(v, "bob")
     assert not kinds_of_others(v, "eve")
+
+
+@pytest.mark.parametrize(
+    ("text", "uses"),
+    [
+        ("rm $1", True),
+        ('rm "$@"', True),
+        ("rm ${2:-x}", True),
+        ("test $# = 0", True),
+        ("popd", True),
+        ("pushd", True),
+        ("cd ~1", True),
+        ("pushd /srv", False),
+        ("awk '{print $1}' x", False),
+        ('awk "{print \\$1}" x', False),
+        ("git diff HEAD~1", False),
+        ("echo ${#x} $x", False),
+    ],
+)
+def test_p3_the_author_of_state_that_no_shell_lists_is_unknown(text: str, uses: bool) -> None:
+    shaped = used_by_line(view(), facts(text), text, "bob", "/proj")
+    assert (names(shaped, "bob") == (UNKNOWN,)) is uses
+
+
+@pytest.mark.parametrize("text", ["cd -", "cd -P - && ls", "ls ~-/x", "ls $OLDPWD"])
+def test_p3_the_directory_before_has_an_author(text: str) -> None:
+    eves = ("variable", "OLDPWD", True)
+    assert eves in found(view(("variable", "OLDPWD")), text)
+    assert eves not in found(view(("variable", "OLDPWD")), "cd -- x; ls -")

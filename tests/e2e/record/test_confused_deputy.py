@@ -84,6 +84,9 @@ TRAPS = {
         before="echo 'touch \"$BUILD_HOOK\"' >build",
     ),
     "cwd": Trap("mkdir deep; cd deep", "touch ../sprung", "cwd", "{d}/deep"),
+    "directory before": Trap(
+        "mkdir -p deep; cd deep; cd ..", "cd - && touch ../sprung", "variable", "OLDPWD"
+    ),
     "script": Trap("echo 'touch {d}/sprung' >job.sh", "bash job.sh", "file", "{d}/job.sh"),
     "overwritten script": Trap(
         "echo 'touch {d}/sprung' >fresh; mv fresh tool.sh",

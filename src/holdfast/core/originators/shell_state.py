@@ -44,7 +44,7 @@ CWD: Final[Piece] = ("cwd", "")
 _VOLATILE: Final = names_of(
     """
     RANDOM SRANDOM SECONDS LINENO EPOCHSECONDS EPOCHREALTIME _ PIPESTATUS FUNCNAME HISTCMD
-    OLDPWD DIRSTACK OPTIND OPTARG OPTERR COLUMNS LINES GROUPS BASHPID BASH_ARGC BASH_ARGV
+    DIRSTACK OPTIND OPTARG OPTERR COLUMNS LINES GROUPS BASHPID BASH_ARGC BASH_ARGV
     BASH_ARGV0 BASH_LINENO BASH_SOURCE BASH_COMMAND BASH_SUBSHELL BASH_ALIASES BASH_CMDS
     BASH_REMATCH BASH_MONOSECONDS BASH_TRAPSIG BASHOPTS SHELLOPTS PWD PATH path PPID
     COMP_WORDBREAKS argv 0 status pipestatus ? ! # * @ - $ TTYIDLE TRY_BLOCK_ERROR
@@ -277,7 +277,8 @@ def _variables(
         name = _text(tied or raw)
         if (tied is not None and b"a" in flags) or name.startswith("_hf"):
             continue  # zsh lists tied variables twice
-        if how == b"export" or b"x" in flags:
+        # Each `cd` changes OLDPWD: only `cd -` and texts that name the variable use it.
+        if name != "OLDPWD" and (how == b"export" or b"x" in flags):
             exported.add(name)
             if value is not None:
                 environment[name] = _plain(value)

@@ -72,6 +72,13 @@ _SOMEWHERE: Final = names_of(
     """
 )
 _NAMED: Final = re.compile(r"\$\{?(?:\([^()]*\))?[#!=^~+]*([A-Za-z_]\w*)|~")
+# State that no shell lists: the positional parameters, and the directory stack.
+_UNLISTED: Final = (
+    ("positional parameters", re.compile(r"(?<!\\)\$(?:[1-9@*#]|\{#?[1-9@*]|\{#\})")),
+    ("directory stack", re.compile(r"\bpopd\b|\bpushd\s*(?:$|[;&|+-])|(?<![^\s:=])~[+-]?\d")),
+)
+_BACK: Final = re.compile(r"\bcd\s+(?:-[A-Za-z]+\s+)*-(?:[\s;&|)]|$)|(?<![^\s:=])~-")
+_SINGLE_QUOTED: Final = re.compile(r"'[^']*'")
 _WORDS: Final = re.compile(r"[A-Za-z_]\w*")
 _PLAIN: Final = re.compile(r"[^\s;|&()<>'\"]+")
 _ARITHMETIC: Final = re.compile(
@@ -229,8 +236,14 @@ def _always(view: View) -> Iterator[Shaped]:
 
 
 def _read(view: View, text: str) -> Iterator[Shaped]:
-    """Yield the variables that the text names, and aliases for any of its words."""
+    """Yield the variables that the text names, state that is not listed, and aliases."""
     named = {found[1] or "HOME" for found in _NAMED.finditer(text)}
+    bare = _SINGLE_QUOTED.sub("''", text)
+    for what, pattern in _UNLISTED:
+        if pattern.search(bare):
+            yield Shaped("shell", what, UNKNOWN)
+    if _BACK.search(bare):
+        named.add("OLDPWD")
     maybe = {*_WORDS.findall(text)} - named if _ARITHMETIC.search(text) else set[str]()
     for name in sorted(named | maybe):
         yield from _of(view, ("variable", name), kind_of(("variable", name)), sure=name in named)
