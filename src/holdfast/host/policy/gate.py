@@ -184,13 +184,13 @@ class Gate:
             return self._refuse(self._failed(e))
 
     async def facts_in_thread(self, request: Request) -> Facts | None:
-        """The facts about an act. Raises Unavailable if finding the facts takes too long."""
+        """The facts about an act. Raises Unavailable if they cannot be found in time."""
         try:
             async with asyncio.timeout(self.judge_s):
                 return await self._threads.do(
                     _quotas(request.actor.operator, request.session), self.facts, request
                 )
-        except TimeoutError as e:
+        except OSError as e:  # a TimeoutError too
             raise Unavailable(
                 self._failed(e), "check the file systems that it names: `holdfast graph`"
             ) from e
