@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from holdfast.core.session.inheritance import names_a_secret
 from holdfast.faces.mcp import front, text, tools
 from holdfast.faces.mcp.front import Front, answer
 
+Json = dict[str, Any]
 INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 0,
@@ -28,6 +29,18 @@ INITIALIZE = {
 }
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 LIST = {"jsonrpc": "2.0", "id": "a", "method": "tools/list"}
+ENVELOPE = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+DISCOVER = {
+    "jsonrpc": "2.0",
+    "id": "probe",
+    "method": "server/discover",
+    "params": {"_meta": ENVELOPE},
+}
+NEWER_LIST = {**LIST, "params": {"_meta": ENVELOPE}}
 PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
 
 
@@ -97,28 +110,43 @@ def test_the_rest_waits_for_the_library() -> None:
         assert answer(message, "9") is None, message
 
 
-def test_m_the_library_gives_the_same_answers() -> None:
-    """By a real server process, whose front is switched off."""
+def replies(program: str, messages: Sequence[Json], count: int) -> dict[Any, Json]:
+    """The answers of a real server process, by id."""
     pytest.importorskip("mcp", reason="the library of the extra [mcp] is not installed")
-    program = (
-        "import sys; from holdfast.faces.mcp import front; front.answer = lambda *_: None; "
-        "from holdfast.faces.cli.main import run; run(['mcp', '--as', 'nobody-yet'])"
-    )
-    said = "".join(json.dumps(one) + "\n" for one in (INITIALIZE, INITIALIZED, LIST, PING))
-    requests = (INITIALIZE, LIST, PING)
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdin is not None and server.stdout is not None
-        server.stdin.write(said)
+        server.stdin.write("".join(json.dumps(one) + "\n" for one in messages))
         server.stdin.flush()
-        found = [json.loads(server.stdout.readline()) for _ in requests]
+        found = [json.loads(server.stdout.readline()) for _ in range(count)]
         server.stdin.close()
-    replies = {one["id"]: one for one in found}
-    offered = replies[0]["result"]["capabilities"]
-    offered.pop("experimental", None)  # empty, in some releases
+    return {one["id"]: one for one in found}
+
+
+SERVE = "from holdfast.faces.cli.main import run; run(['mcp', '--as', 'nobody-yet'])"
+
+
+@pytest.mark.parametrize(
+    "messages", [(INITIALIZE, INITIALIZED, LIST, PING), (DISCOVER, NEWER_LIST)], ids=["old", "new"]
+)
+def test_m_the_library_gives_the_same_answers(messages: Sequence[Json]) -> None:
+    """By a real server process, whose front is switched off."""
+    without = "from holdfast.faces.mcp import front; front.answer = lambda *_: None; "
+    requests = [one for one in messages if "id" in one]
+    found = replies(without + SERVE, messages, len(requests))
     for request in requests:
-        assert replies[request["id"]] == answer(request, holdfast.__version__)
+        offered = found[request["id"]]["result"].get("capabilities", {})
+        offered.pop("experimental", None)  # empty, in some releases of the library
+        assert found[request["id"]] == answer(request, holdfast.__version__)
+
+
+def test_m_a_client_that_falls_back_to_the_handshake_is_served() -> None:
+    """It sent a request of the newer era, waited in vain, and began again."""
+    more = {"jsonrpc": "2.0", "id": 5, "method": "resources/list"}
+    found = replies(SERVE, (DISCOVER, INITIALIZE, INITIALIZED, LIST, more), 4)
+    assert found.keys() == {"probe", 0, "a", 5}
+    assert all("result" in one for one in found.values()), found
 
 
 def test_every_tool_is_described_by_a_schema() -> None:

@@ -131,3 +131,37 @@ def test_p4_without_the_configuration_the_agent_has_its_shell(
     play(program, model, project, house.base / f"without-{name}")
     assert all(program.shell in asked.tools and not asked.ours() for asked in model.asked)
     assert model.asked
+
+
+SUBAGENTS = {
+    "claude": Call(
+        "Agent", {"description": "d", "prompt": "Begin.", "subagent_type": "general-purpose"}
+    ),
+    "codex": Call("spawn_agent", {"message": "Begin."}),
+    "opencode": Call("task", {"description": "d", "prompt": "Begin.", "subagent_type": "general"}),
+}
+
+
+@pytest.mark.parametrize("name", SUBAGENTS)
+def test_p4_an_agent_that_the_agent_starts_has_no_shell_either(
+    house: Installation, project: Path, name: str
+) -> None:
+    program = needed(name)
+    house.quick("agent", "add", program.agent, "--cwd", str(project))
+
+    def script() -> Script:
+        yield SUBAGENTS[name]
+        while len(offered()) < 2:
+            yield Call("sessions", {})
+        yield "Nothing to do."
+
+    model = Model(script())
+
+    def offered() -> set[frozenset[str]]:
+        """The lists of tools: that of a subagent is shorter."""
+        return {frozenset(asked.tools) for asked in model.asked}
+
+    play(program, model, project, house.base / f"sub-{name}")
+    assert len(offered()) >= 2
+    for tools in offered():
+        assert program.shell not in tools and any("holdfast" in tool for tool in tools)

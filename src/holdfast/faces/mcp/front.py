@@ -1,9 +1,13 @@
 """Discovery of the MCP server without the MCP library, which takes half a second to load.
 
 Agents send their first turn without the tools of a server that is slow to answer. So this module
-answers `initialize`, `ping` and `tools/list` of the handshake era from `tools.py` at once, while
-the library loads in another thread. The library gets the same lines afterwards: the answers that
-were sent already are dropped, and from then on it answers alone.
+answers `initialize`, `ping`, `server/discover` and `tools/list` of both eras from `tools.py` at
+once, while the library loads in another thread. The library gets the same lines afterwards: the
+answers that were sent already are dropped, and from then on it answers alone.
+
+A client that got no answer to `server/discover` in time falls back to `initialize`. The library
+then gets only the handshake: its first message decides about the era.
+
 tests/faces/test_mcp.py compares the answers of both.
 """
 
@@ -17,7 +21,7 @@ from holdfast.faces.mcp import tools
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Final, Protocol
+    from typing import Any, Final, Protocol
 
     from holdfast.model.jsontext import Json
 
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
 
 # The versions of the protocol that begin with `initialize`, the newest last.
 VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+NEWER: Final = "2026-07-28"  # the version without a handshake; each request names it
+ENVELOPE: Final = "io.modelcontextprotocol/"  # the prefix of these fields
 END: Final = ""  # among the lines that wait
 CAPABILITIES: Final = {
     "tools": {"listChanged": False},
@@ -43,8 +49,9 @@ def answer(message: object, version: str) -> Json | None:
         return None
     params = message.get("params")
     method, params = message.get("method"), params if isinstance(params, dict) else {}
-    if "io.modelcontextprotocol/protocolVersion" in (params.get("_meta") or {}):
-        return None  # the newer era has no handshake and other results
+    if _newer(message):
+        found = _newer_result(method, params, version)
+        return None if found is None else {"jsonrpc": "2.0", "id": message["id"], "result": found}
     if method == "initialize":
         wanted = params.get("protocolVersion")
         result: Json = {
@@ -60,6 +67,44 @@ def answer(message: object, version: str) -> Json | None:
     else:
         return None
     return {"jsonrpc": "2.0", "id": message["id"], "result": result}
+
+
+def _newer(message: object) -> bool:
+    """Whether the message is of the era without a handshake."""
+    params = message.get("params") if isinstance(message, dict) else None
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    return isinstance(meta, dict) and f"{ENVELOPE}protocolVersion" in meta
+
+
+def _newer_result(method: object, params: Json, version: str) -> Json | None:
+    meta = params["_meta"]
+    if meta[f"{ENVELOPE}protocolVersion"] != NEWER or params.get("cursor"):
+        return None
+    if not isinstance(meta.get(f"{ENVELOPE}clientCapabilities"), dict):
+        return None
+    result: Json = {
+        "cacheScope": "private",
+        "ttlMs": 0,
+        "resultType": "complete",
+        "_meta": {f"{ENVELOPE}serverInfo": {"name": tools.NAME, "version": version}},
+    }
+    if method == "tools/list":
+        return {**result, "tools": list(tools.TOOLS)}
+    if method != "server/discover":
+        return None
+    return {
+        **result,
+        "capabilities": CAPABILITIES,
+        "instructions": tools.INSTRUCTIONS,
+        "supportedVersions": [NEWER],
+    }
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None  # the library says what is wrong
 
 
 class Front:
@@ -101,18 +146,21 @@ class Front:
         with self._lock:
             server = self._server
             if server is None:
+                message = _parsed(line)
+                if isinstance(message, dict) and message.get("method") == "initialize":
+                    self._fall_back()
                 self._waiting.append(line)
-                if (reply := self._discovery(line)) is not None:
+                if (reply := answer(message, self._version)) is not None:
                     self._answered.add(json.dumps(reply["id"]))
                     self._say(json.dumps(reply, ensure_ascii=False))
         if server is not None:
             server.feed(line)
 
-    def _discovery(self, line: str) -> Json | None:
-        try:
-            return answer(json.loads(line), self._version)
-        except ValueError:
-            return None  # the library says what is wrong
+    def _fall_back(self) -> None:
+        """Forget the requests of the newer era: the client has given them up."""
+        dropped = [line for line in self._waiting if _newer(_parsed(line))]
+        self._waiting = [line for line in self._waiting if line not in dropped]
+        self._answered -= {json.dumps(_parsed(line).get("id")) for line in dropped}
 
     def _start(self) -> None:
         try:
