@@ -45,7 +45,13 @@ def test_a_table_is_aligned_and_clean() -> None:
 
 def test_p4_a_cell_cannot_reorder_its_row() -> None:
     made = output.table(("A",), [("x\u202egpj.sh",), ("\u200bx",), ("café",)])
-    assert made == "A\nx\\u202egpj.sh\n\\u200bx\ncafé"
+    assert made == "A\nx\\u{202e}gpj.sh\n\\u{200b}x\ncafé"
+
+
+@pytest.mark.parametrize("hidden", ["\u202e", "\u200b", "\u2066", "\u3164"])
+def test_t4_foreign_text_cannot_reorder_or_hide_a_line(hidden: str) -> None:
+    """`who` prints names of files that a session chose."""
+    assert output.clean(f"a{hidden}b é") == f"a\\u{{{ord(hidden):x}}}b é"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])

@@ -18,14 +18,17 @@ _INVISIBLE: Final = frozenset(
 _HIDDEN: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
 
-def shown(text: str) -> str:
-    """Return one line that represents the text exactly."""
+def shown(text: str, escaped: bool = False) -> str:
+    """Return one line that represents the text exactly.
+
+    `escaped`: parts of the text may be escaped already, so backslashes stay as they are.
+    """
     if text.isascii() and text.isprintable() and "\\u{" not in text:
         return text
     out: list[str] = []
     for at, c in enumerate(text):
         if c == "\\":
-            out.append("\\u{5c}" if text.startswith("u{", at + 1) else c)
+            out.append("\\u{5c}" if not escaped and text.startswith("u{", at + 1) else c)
         elif c.isascii() and c.isprintable():
             out.append(c)
         elif _hides(c, out[-1][-1] if out else " "):

@@ -6,7 +6,6 @@ import os
 import sys
 
 from holdfast.model import jsontext
-from holdfast.model.printable import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +59,13 @@ def timed(value: Json, seconds: float | None) -> Json:
 
 
 def clean(text: str) -> str:
-    return printable(text.translate(_ESCAPED))
+    """Foreign text on one line, in which no character hides, reorders or acts."""
+    text = text.translate(_ESCAPED)
+    if text.isascii():
+        return text
+    from holdfast.core.policy.shown import shown
+
+    return shown(text, escaped=True)
 
 
 def color(stream: TextIO = sys.stdout) -> bool:
