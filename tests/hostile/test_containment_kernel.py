@@ -373,6 +373,21 @@ def test_t4_no_file_that_gives_orders_to_the_kernel_opens(lab: Lab, nested: bool
     assert not opened
 
 
+def test_t4_no_secret_file_of_the_kernel_can_be_read(lab: Lab) -> None:
+    """On a root host uid 0 inside would read what the kernel keeps from all other users."""
+    closed = [
+        entry.path
+        for entry in os.scandir("/proc")
+        if entry.is_file(follow_symlinks=False) and not entry.stat().st_mode & 0o004
+    ]
+    places = [*closed, "/proc/keys", "/proc/key-users"]
+    out = lab.py(
+        f"for path in {places}:\n"
+        "    print('READ', path, tries(lambda: len(os.read(os.open(path, os.O_RDONLY), 64))))"
+    )
+    assert out.count("READ") == len(places) and not re.search(r"^READ \S+ \d", out, re.M), out
+
+
 GROUPS = """
 libc.unshare(0x10000000 | 0x20000 | 0x02000000)
 os.makedirs('/tmp/groups', exist_ok=True)

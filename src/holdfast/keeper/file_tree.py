@@ -11,7 +11,8 @@ attributes, with everything mounted below it, before it can be seen.
 cgroup file systems are never shown, because CLONE_INTO_CGROUP needs only a directory that can be
 named. The parts of /proc that belong to the machine and not to a process are read-only: on a root
 host they belong to uid 0 inside too, and a change of mode or owner would count everywhere. So is
-/proc/1, for the same reason: no program inside may change init.
+/proc/1, for the same reason: no program inside may change init. Files there that not every user of
+the machine may read, and the lists of keys, are covered: uid 0 inside could read them.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ _ATTRIBUTES_OF = {
     # A read-only mount protects the owner and the mode of a node. Writing to the device works.
     wire.MOUNT_DEVICE: _RDONLY | _NOSUID | _NOEXEC,
 }
+_SECRET = ("keys", "key-users")  # of /proc, beside the files that are not public
 _COVER = _RDONLY | _NOSUID | _NODEV | _NOEXEC
 _DEVICES = (b"null", b"zero", b"full", b"random", b"urandom", b"tty")
 _DEV = (
@@ -138,12 +140,16 @@ def enter(root: int) -> None:
     proc = _new(b"proc", attributes=_NOSUID | _NODEV | _NOEXEC)
     _attach(proc, _location(b"proc", root), "/proc", keep=True)
     listed = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=proc)
+    nothing = _location(b"dev/null", root)  # with _COVER it cannot be opened
     for name in os.listdir(listed):
         place = os.open(name, _LOCATION, dir_fd=proc)
-        if (name.isdigit() and name != "1") or stat.S_ISLNK(os.fstat(place).st_mode):
+        mode = os.fstat(place).st_mode
+        if (name.isdigit() and name != "1") or stat.S_ISLNK(mode):
             os.close(place)
         else:
-            _attach(_copy(place, _COVER), place, f"/proc/{name}")
+            secret = stat.S_ISREG(mode) and (name in _SECRET or not mode & stat.S_IROTH)
+            _attach(_copy(nothing if secret else place, _COVER), place, f"/proc/{name}")
+    os.close(nothing)
     os.close(listed)
     os.close(proc)
     os.fchdir(root)
