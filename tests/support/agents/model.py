@@ -88,7 +88,13 @@ def _texts(content: Any) -> str:
 
 
 class Messages:
-    """Anthropic Messages."""
+    """Anthropic Messages.
+
+    If our server started late, the agent begins without our tools. Its search for tools waits for
+    the server; these calls are no step of the script.
+    """
+
+    LATE = "toolu_late"
 
     @staticmethod
     def read(q: Json) -> Asked:
@@ -98,15 +104,24 @@ class Messages:
             if isinstance(message["content"], list)
             for block in message["content"]
         ]
-        results = [_texts(b.get("content")) for b in blocks if b.get("type") == "tool_result"]
+        results = [
+            _texts(block.get("content"))
+            for block in blocks
+            if block.get("type") == "tool_result"
+            and not block["tool_use_id"].startswith(Messages.LATE)
+        ]
         return Asked({tool["name"]: tool for tool in q.get("tools", ())}, results)
 
     @staticmethod
     def write(q: Json, asked: Asked, said: Call | str) -> tuple[Json, Events]:
+        number = f"toolu_{len(asked.results)}"
+        if isinstance(said, Call) and not asked.ours():
+            said = Call("ToolSearch", {"query": "select:mcp__holdfast__run"})
+            number = f"{Messages.LATE}_{len(q['messages'])}"
         if isinstance(said, Call):
             empty = {
                 "type": "tool_use",
-                "id": f"toolu_{len(asked.results)}",
+                "id": number,
                 "name": asked.named(said.tool),
                 "input": {},
             }
