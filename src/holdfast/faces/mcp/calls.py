@@ -25,6 +25,7 @@ from holdfast.sdk.session import Session
 if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
 
+PROMPT_WAIT_S: Final = 10.0  # of a new session, for its first prompt
 QUIET_S: Final = 0.25  # output that pauses this long is a reply
 ENTRIES: Final = 100  # processes, ports and files in one answer
 OTHERS_SHOWN: Final = 12  # acts of other operators in one result
@@ -79,8 +80,11 @@ class Calls:
         return self._sessions[wanted]
 
     async def _own(self) -> Session:
-        """A session for an agent that was given none."""
-        return await self._client.sessions.new()
+        """A session for an agent that was given none, at its first prompt."""
+        made = await self._client.sessions.new()
+        with contextlib.suppress(TimedOut):
+            await made.wait("idle", timeout=PROMPT_WAIT_S)
+        return made
 
     async def _others(self, session: Session) -> list[str]:
         """The acts of other operators since the last result, one line each."""
