@@ -33,6 +33,8 @@ def hosts(path: Path, *lives: Callable[[Engine], Awaitable[None]]) -> None:
                 finally:
                     for session in list(made.sessions.values()) if number == len(lives) else ():
                         await made.halter.end(execution(session))
+                        # A keeper waits until a host has taken the exit code.
+                        await eventually(lambda: not made.sessions, "the end of the session")
 
     asyncio.run(main())
 
