@@ -149,6 +149,8 @@ def test_p4_a_held_act_finishes_after_its_approval(house: Installation, work: st
             await ann.approvals.approve(question)
         after = await agent.until(held["ref"], "done", "refused")
         assert after["state"] == "done", after
+        typed = await agent("send", text="git worktree remove --force typed", keys=["Enter"])
+        assert typed["state"] == "held" and typed["recover"], "the call does not wait for a person"
         denied = await agent("run", command="git worktree remove --force more")
         question = denied["approval"].partition(":")[0]
         await asyncio.to_thread(house.ok, "--as", "ann", "deny", question)

@@ -43,7 +43,7 @@ class Act:
         self.exit_code: int | None = None
         self.approval: Question | None = None
         self.error: HoldfastError | None = None
-        self.output, self.read_to = Output(), 0
+        self.output = Output()
         self.changed = ""  # the state of other operators that came with the turn
         self.news = asyncio.Event()
         self.task: asyncio.Task[None] | None = None

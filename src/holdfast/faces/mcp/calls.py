@@ -15,7 +15,7 @@ from holdfast.core.screen.plain_text import plain
 from holdfast.faces.mcp import tools
 from holdfast.faces.mcp.acts import Act, Acts
 from holdfast.faces.mcp.text import cut, hidden
-from holdfast.model.errors import HoldfastError, TimedOut, Usage
+from holdfast.model.errors import Held, HoldfastError, TimedOut, Usage
 from holdfast.sdk.client import Client
 from holdfast.sdk.observed import Entry
 from holdfast.sdk.recovery import for_programs
@@ -179,7 +179,12 @@ class Calls:
         at = await self._session(session)
         if not text and not keys:
             raise Usage("send needs text or keys")
-        sent = await at.send(text, keys=keys or (), paste=paste, once=once, intent=intent)
+        try:
+            sent = await at.send(
+                text, keys=keys or (), paste=paste, hold=0.0, once=once, intent=intent
+            )
+        except Held as e:  # the question stays open, and the call does not wait for a person
+            return {**refused(e), "state": "held"}
         start = sent.offset
         if start is None:
             start = (await at.view()).offset

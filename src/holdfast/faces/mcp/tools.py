@@ -69,7 +69,7 @@ TOOLS: Final[tuple[Json, ...]] = (
     ),
     _tool(
         "read",
-        "Output after a cursor, or the state, exit code and new output of a ref from run. Waits "
+        "Output after a cursor, or the state, exit code and output of a ref from run. Waits "
         "up to wait_s for news.",
         reads=True,
         cursor={"type": "string"},
