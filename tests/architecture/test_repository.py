@@ -130,7 +130,7 @@ def test_links_between_documents_resolve() -> None:
 
 def test_every_guide_and_reference_page_is_on_the_map() -> None:
     page = text("docs/README.md")
-    for folder in ("guides", "reference"):
+    for folder in ("guides", "reference", "explanation"):
         for path in sorted((ROOT / "docs" / folder).glob("*.md")):
             assert f"]({folder}/{path.name})" in page, f"docs/README.md does not list {path.name}"
 
@@ -151,7 +151,10 @@ def test_lines_of_documents_end_at_100_columns() -> None:
                 assert line.startswith(("|", "    ")) or "](" in line, shown
 
 
-@pytest.mark.parametrize("folder", [".", "docs", "docs/guides", "docs/reference", "docs/decisions"])
+@pytest.mark.parametrize(
+    "folder",
+    [".", "docs", *(f"docs/{one}" for one in ("guides", "reference", "decisions", "explanation"))],
+)
 def test_documents_are_plain(folder: str) -> None:
     """At most 4% vague words: `python scripts/measure_code.py --worst 20` lists sentences."""
     spec = importlib.util.spec_from_file_location("measure", ROOT / "scripts" / "measure_code.py")
