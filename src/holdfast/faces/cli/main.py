@@ -117,6 +117,8 @@ Installation
     installation: drill  provoke each failure mode on a throw-away home, and show what held
     installation: config show  the effective configuration and its sources
     services.mcp: mcp --as builder --session work  serve the tools of an AI agent by MCP
+    services.acp: acp --as builder -- opencode acp  run an editor's agent by ACP, with its terminals
+        in sessions
     services.http: http --as web  serve HTTP and JSON for services; tokens and webhooks
     completion: completion bash  a completion script for bash, zsh or fish
     paperwork: man | man -l -  print the manual page
@@ -135,7 +137,7 @@ def _commands() -> Iterator[tuple[str, Command]]:
 
 COMMANDS = dict(_commands())
 ALIASES = {"a": "attach", "kill": "end"}
-TAKES_PROGRAM = ("new", "run", "service")
+TAKES_PROGRAM = ("new", "run", "service", "acp")
 # Commands that act under another name than their operation's. A decision happens once by the
 # question's id.
 ALSO_ACT = ("approve", "deny", "host")

@@ -30,7 +30,7 @@ from holdfast.wire.ring import HEADER_BYTES
 if TYPE_CHECKING:
     from holdfast.host.engine import Engine
 
-MODALITIES: Final = ("cli", "web", "phone", "sdk", "mcp", "ssh", "chat", "service")
+MODALITIES: Final = ("cli", "web", "phone", "sdk", "mcp", "acp", "ssh", "chat", "service")
 LEFT: Final = ("lost", "detached", "switched", "ended")  # how a client left
 TAKEN: Final = ("write", "request", "grant", "hand", "seize")  # how the turn was taken
 OTHER: Final = "other"
