@@ -165,10 +165,32 @@ def test_output_keeps_its_beginning_and_its_end() -> None:
         line = b"%08d\r\n" % total
         output.add(100 + total, line)
         total += len(line)
-    shown = output.text()
+    shown = output.news(True)
     assert shown.startswith("00000000\n") and f"{total - 10:08d}\n" in shown[-20:]
     assert (output.start, output.end) == (100, 100 + total)
     assert output.lost and f"[{output.lost} bytes left out" in shown
+
+
+@pytest.mark.parametrize("cut", range(1, 18))
+def test_news_gives_each_byte_once_and_cuts_no_sequence(cut: int) -> None:
+    whole, output = "a\x1b[31mé\r\n€\x1b]0;t\x07b".encode(), text.Output()
+    output.add(0, whole[:cut])
+    first = output.news(False)
+    output.add(cut, whole[cut:])
+    assert first + output.news(True) == "aé\n€b"
+    assert output.news(True) == ""
+    output.again()
+    assert output.news(True) == "aé\n€b"
+
+
+def test_news_counts_what_it_leaves_out() -> None:
+    output = text.Output()
+    output.add(0, b"x" * 10)
+    assert output.news(False) == "x" * 10
+    output.add(10, b"z" * (8 * text.TAIL_BYTES))
+    shown = output.news(False)
+    left_out = 8 * text.TAIL_BYTES - shown.count("z")
+    assert f"[{left_out} bytes left out" in shown and output.news(False) == ""
 
 
 @pytest.mark.parametrize("size", [1, 999, 1000, 1001, 5000])

@@ -135,10 +135,7 @@ class Chunk:
     offset: int
     data: bytes
     gap: int = 0
-
-    @property
-    def end(self) -> int:
-        return self.offset + len(self.data)
+    end: int = 0  # the offset behind the data, which may have fewer bytes
 
 
 @dataclass(frozen=True, slots=True)

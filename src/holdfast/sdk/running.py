@@ -59,7 +59,7 @@ class Running:
         elif isinstance(part, Gap):
             self._lost += part.end - part.start
         elif isinstance(part, Data):
-            self._unread.append(Chunk(part.start, part.data))
+            self._unread.append(Chunk(part.start, part.data, end=part.end))
             self._data.append(part.data)
         elif isinstance(part, Reply):
             self.over = True

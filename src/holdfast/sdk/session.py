@@ -239,9 +239,9 @@ class Session:
         ) as parts:
             async for part in parts:
                 if isinstance(part, Gap):
-                    yield Chunk(part.end, b"", part.end - part.start)
+                    yield Chunk(part.end, b"", part.end - part.start, part.end)
                 elif isinstance(part, Data):
-                    yield Chunk(part.start, part.data)
+                    yield Chunk(part.start, part.data, end=part.end)
 
     async def wait(
         self, *conditions: str, timeout: float | None = None, since: int | str | None = None

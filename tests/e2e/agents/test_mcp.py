@@ -40,11 +40,12 @@ class Agent:
         return body
 
     async def until(self, ref: str, *states: str) -> Json:
-        """Polls the reference until the state is one of these."""
+        """Polls the reference until the state is one of these; gives all output since then."""
+        output = ""
         async with asyncio.timeout(DEADLINE_S):
             while (body := await self("read", ref=ref, wait_s=5))["state"] not in states:
-                pass
-        return body
+                output += body.get("output", "")
+        return {**body, "output": output + body.get("output", "")}
 
 
 @asynccontextmanager
@@ -197,6 +198,103 @@ def test_a9_a_retry_with_a_key_acts_once(house: Installation, work: str) -> None
         assert first["exit_code"] == second["exit_code"] == 0
         count = await agent("run", command="wc -l < file")
         assert count["output"].strip() == "1"
+
+    play(house, work, script)
+
+
+def test_m_a_poll_gives_only_news(house: Installation, work: str) -> None:
+    async def script(agent: Agent) -> None:
+        await agent("run", command="mkfifo gate")
+        loop = "while read line; do printf '%s\\n' \"$line\"; done < gate; (exit 5)"
+        slow = await agent("run", command=loop, wait_s=0.2)
+        begin = slow["cursor"]
+        with await asyncio.to_thread(open, house.user / work / "gate", "w") as gate:
+            for word in ("one", "two"):
+                print(word, file=gate, flush=True)
+                await agent("wait", until=[f"text:{word}"], since=begin, wait_s=30)
+                async with asyncio.timeout(DEADLINE_S):
+                    while not (news := await agent("read", ref=slow["ref"]))["output"]:
+                        pass
+                assert (news["state"], news["output"]) == ("running", f"{word}\n")
+                assert (await agent("read", ref=slow["ref"]))["output"] == "", "given already"
+        done = await agent.until(slow["ref"], "done")
+        assert (done["exit_code"], done["output"]) == (5, "")
+        again = await agent("read", ref=slow["ref"], cursor=begin)
+        assert again["exit_code"] == 5 and again["output"].startswith("one\ntwo\n")
+        page = await agent("read", cursor=begin)
+        assert page["output"].startswith("one\ntwo\n") and page["more"] is False
+
+    play(house, work, script)
+
+
+def test_m_a_cursor_pages_through_long_output(house: Installation, work: str) -> None:
+    async def script(agent: Agent) -> None:
+        start = (await agent("screen"))["cursor"]
+        await agent("run", command="seq 1 20000; printf '\\033[31mé%.0s' {1..3000}", max_chars=200)
+        text, more, cursor = "", True, start
+        while more:
+            page = await agent("read", cursor=cursor, max_chars=50_000)
+            text, more, cursor = text + page["output"], page["more"], page["cursor"]
+        assert "\n".join(map(str, range(1, 20001))) in text
+        assert "é" * 3000 in text, "no character and no sequence is cut"
+
+    play(house, work, script)
+
+
+def test_a9_a_repeat_finds_the_first_that_still_runs(house: Installation, work: str) -> None:
+    command = "echo begun >> file; echo out; cat gate; (exit 6)"
+
+    async def first(agent: Agent) -> None:
+        await agent("run", command="mkfifo gate")
+        slow = await agent("run", command=command, once="k2", wait_s=0.2)
+        again = await agent("run", command=command, once="k2", wait_s=0.2)
+        assert again["state"] == slow["state"] == "running" and again["ref"] == slow["ref"]
+        assert again["output"] == "out\n", "the first answer may be lost: all output"
+        other = await agent("run", command="true", once="k2")
+        assert other["error"].startswith("once_used"), other
+
+    async def second(agent: Agent) -> None:
+        """From a new server, which knows nothing of the first."""
+        again = await agent("run", command=command, once="k2", wait_s=2)
+        assert again["state"] == "running" and again["ref"].startswith("hf:"), again
+        assert again["output"] == "out\n"
+        await asyncio.to_thread((house.user / work / "gate").write_text, "open\n")
+        done = await agent.until(again["ref"], "done")
+        assert (done["exit_code"], done["output"]) == (6, "open\n")
+        result = await agent("run", command=command, once="k2")
+        assert (result["state"], result["exit_code"]) == ("done", 6)
+        assert result["output"] == "out\nopen\n" and result["ref"] == again["ref"]
+        assert (await agent("run", command="cat file"))["output"] == "begun\n"
+
+    play(house, work, first)
+    play(house, work, second)
+
+
+def test_m_a_name_reaches_the_new_session_and_a_ref_the_old(house: Installation, work: str) -> None:
+    async def script(agent: Agent) -> None:
+        old = await agent("run", command="echo old; (exit 7)")
+        last = await agent("run", command="exit 9")
+        assert (last["state"], last["exit_code"]) == ("done", 9), last
+        place = str(house.user / work)
+        await asyncio.to_thread(house.ready, work, "--contained", "--cwd", place)
+        new = await agent("run", command="echo new", session=work)
+        assert (new["state"], new["output"]) == ("done", "new\n"), new
+        assert new["cursor"].partition(":")[0] != old["cursor"].partition(":")[0]
+        for ref, code in ((old["ref"], 7), (last["ref"], 9), (new["ref"], 0)):
+            found = await agent("read", ref=ref)
+            assert (found["state"], found["exit_code"], found["output"]) == ("done", code, "")
+        gone = await agent("read", cursor=old["cursor"])
+        assert gone["error"].startswith("not_found") and gone["recover"], gone
+
+        async def another(other: Agent) -> None:
+            for ref, code in ((old["ref"], 7), (last["ref"], 9)):
+                found = await other("read", ref=ref)
+                assert (found["state"], found["exit_code"]) == ("done", code), found
+
+        async with connected(house, "--as", "bot", "--session", work) as other:
+            await another(other)
+            unknown = await other("read", ref="hf:" + "0" * 26 + "@1#1")
+            assert unknown["state"] == "refused" and unknown["recover"], unknown
 
     play(house, work, script)
 

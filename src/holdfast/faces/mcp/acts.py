@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.core.session.inheritance import in_a_line
 from holdfast.faces.mcp.text import Output
-from holdfast.model.errors import HoldfastError, TurnHeld
+from holdfast.model.errors import HoldfastError, OnceUsed, TurnHeld
 
 if TYPE_CHECKING:
     from holdfast.sdk.results import Question
@@ -37,13 +37,14 @@ class Act:
         expects: str | None = None,
     ) -> None:
         self.name, self.session, self.command = name, session, command
-        self._once, self._intent, self._expects = once, intent, expects
+        self.once, self._intent, self._expects = once, intent, expects
         self.state = "running"
         self.ref: str | None = None
         self.exit_code: int | None = None
         self.approval: Question | None = None
         self.error: HoldfastError | None = None
         self.output = Output()
+        self.gap = 0  # bytes of output that rolled off before this server read them
         self.changed = ""  # the state of other operators that came with the turn
         self.news = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -75,7 +76,7 @@ class Act:
                     self.command,
                     turn="fail",
                     hold=APPROVAL_WAIT_S,
-                    once=self._once,
+                    once=self.once,
                     intent=self._intent,
                     expects=self._expects,
                     on_held=self._held,
@@ -89,13 +90,14 @@ class Act:
         self.ref, self.approval = running.ref, None
         self._become("running")
         async for chunk in running:
-            self.output.add(chunk.offset, chunk.data)
+            self.output.add(chunk.offset, chunk.data, chunk.end)
             self.ref = running.ref or self.ref
             self.news.set()
         result = await running.wait()
         self.ref, self.exit_code = result.ref or self.ref, result.exit_code
         if result.offsets is not None and self.output.start is None:
             self.output.start = self.output.end = result.offsets.end
+        self.gap = result.lost
         self.changed = in_a_line(result.inherits).removeprefix("; ")
         self._become("done")
 
@@ -107,14 +109,30 @@ class Acts:
         self._acts: dict[str, Act] = {}
         self._count = 0
 
-    def begin(self, session: Session, command: str, **more: str | None) -> Act:
+    def begin(
+        self, session: Session, command: str, once: str | None = None, **more: str | None
+    ) -> Act:
+        """Starts a command; a repeat with the key of an earlier command gives that command."""
+        if (first := self._keyed(session, once)) is not None:
+            if first.command != command:
+                raise OnceUsed(f"the key {once!a} belongs to the command {first.command[:80]!a}")
+            first.output.again()
+            return first
         self._count += 1
-        act = Act(f"act:{self._count}", session, command, **more)
+        act = Act(f"act:{self._count}", session, command, once, **more)
         self._acts[act.name] = act
         act.task = asyncio.create_task(act.follow())
         for name in [name for name, one in self._acts.items() if one.over][:-ACTS_KEPT]:
             del self._acts[name]
         return act
+
+    def _keyed(self, session: Session, once: str | None) -> Act | None:
+        """The command with this key that runs or has run; the host judges a refused one again."""
+        if once is None:
+            return None
+        key, mine = (session.id, once), self._acts.values()
+        found = (one for one in mine if (one.session.id, one.once) == key and one.error is None)
+        return next(found, None)
 
     def find(self, ref: str) -> Act | None:
         return self._acts.get(ref) or next(

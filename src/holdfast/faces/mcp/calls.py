@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from holdfast.core.screen.plain_text import plain
 from holdfast.faces.mcp import tools
 from holdfast.faces.mcp.acts import Act, Acts
-from holdfast.faces.mcp.text import cut, hidden
-from holdfast.model.errors import Held, HoldfastError, TimedOut, Usage
+from holdfast.faces.mcp.text import cut, hidden, unfinished
+from holdfast.model.errors import Held, HoldfastError, NotFound, TimedOut, Usage
 from holdfast.sdk.client import Client
 from holdfast.sdk.observed import Entry
 from holdfast.sdk.recovery import for_programs
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
 
 PROMPT_WAIT_S: Final = 10.0  # of a new session, for its first prompt
+PAGE_WAIT_S: Final = 10.0  # for output that the host has already
 QUIET_S: Final = 0.25  # output that pauses this long is a reply
 ENTRIES: Final = 100  # processes, ports and files in one answer
 OTHERS_SHOWN: Final = 12  # acts of other operators in one result
@@ -47,7 +48,8 @@ class Calls:
         self._client, self._operator = client, operator
         self._default, self._secrets = session, secrets or {}
         self._acts = Acts()
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, Session] = {}  # by id
+        self._mine: Session | None = None  # the session that this server made
         self._seen: dict[str, int] = {}  # last entry of each session's record that was reported
         self._making = asyncio.Lock()
 
@@ -69,22 +71,35 @@ class Calls:
     # ------------------------------------------------------------ the session
 
     async def _session(self, name: str | None) -> Session:
-        wanted = name or self._default or ""
+        """The session of that id or name. A name can pass to a new session, an id cannot."""
+        wanted = name or self._default
+        if wanted is None:
+            return await self._own()
         if wanted not in self._sessions:
-            async with self._making:
-                if wanted not in self._sessions:
-                    found = await (self._client.sessions.get(wanted) if wanted else self._own())
-                    self._sessions[wanted] = self._sessions[found.id] = found
-                    async for entry in found.log(-1):  # what came before is not news
-                        self._seen[found.id] = entry.seq
+            return await self._met(await self._client.sessions.get(wanted))
         return self._sessions[wanted]
+
+    async def _met(self, found: Session) -> Session:
+        if found.id not in self._sessions:
+            self._sessions[found.id] = found
+            async for entry in found.log(-1):  # what came before is not news
+                self._seen.setdefault(found.id, entry.seq)
+        return self._sessions[found.id]
 
     async def _own(self) -> Session:
         """A session for an agent that was given none, at its first prompt."""
-        made = await self._client.sessions.new()
-        with contextlib.suppress(TimedOut):
-            await made.wait("idle", timeout=PROMPT_WAIT_S)
-        return made
+        async with self._making:
+            if self._mine is not None and await _is_over(self._mine):
+                self._mine = None
+                raise NotFound(
+                    "your session has ended, with its directory, variables and jobs",
+                    "call again: the next call makes a new session",
+                )
+            if self._mine is None:
+                self._mine = await self._met(await self._client.sessions.new())
+                with contextlib.suppress(TimedOut):
+                    await self._mine.wait("idle", timeout=PROMPT_WAIT_S)
+            return self._mine
 
     async def _others(self, session: Session) -> list[str]:
         """The acts of other operators since the last result, one line each."""
@@ -145,16 +160,19 @@ class Calls:
     async def _shown(self, act: Act, max_chars: int, waiting: str | None = None) -> Json:
         if act.error is not None:
             return {**refused(act.error), "ref": act.ref or act.name}
-        if (end := act.output.end) == 0:  # no output so far
-            end = (await act.session.view()).offset
+        if (end := act.output.end) == 0 and not act.over:  # no output so far
+            with contextlib.suppress(NotFound):  # the session ends just now
+                end = (await act.session.view()).offset
         result: Json = {
             "state": waiting or act.state,
             "exit_code": act.exit_code,
-            "output": self._text(act.output.text(), max_chars),
+            "output": self._text(act.output.news(act.over), max_chars),
             "cursor": f"{act.session.id}:{end}",
             "ref": act.ref or act.name,
             "approval": None,
         }
+        if act.gap:
+            result["gap"] = act.gap
         if act.approval is not None and act.state == "held":
             result["approval"] = f"{act.approval.id}: {act.approval.because}"
         if act.changed or act.state == "done":
@@ -164,7 +182,7 @@ class Calls:
         return result
 
     def _text(self, text: str, most: int) -> str:
-        return cut(hidden(text, self._secrets), max(200, min(most, tools.CHARS_MAX)))
+        return cut(hidden(text, self._secrets), _chars(most))
 
     async def send(
         self,
@@ -188,16 +206,14 @@ class Calls:
         start = sent.offset
         if start is None:
             start = (await at.view()).offset
-        shown, end, _ = await self._output(at, start, _bounded(wait_s), tools.CHARS, settle=True)
-        return {
-            "state": await self._waiting(at),
-            "output": shown,
-            "cursor": f"{at.id}:{end}",
-            "ref": sent.ref,
-        }
+        page = await self._output(at, start, _bounded(wait_s), tools.CHARS, settle=True)
+        return {"state": await self._waiting(at), **page, "ref": sent.ref}
 
     async def _waiting(self, session: Session) -> str:
-        view = await session.view()
+        try:
+            view = await session.view()
+        except NotFound:
+            return "ended"
         if view.state == "ended":
             return "ended"
         waiting = view.waiting.for_ if view.waiting is not None else "unknown"
@@ -248,17 +264,17 @@ class Calls:
         max_chars: int = tools.CHARS,
     ) -> Json:
         if ref is not None:
-            return await self._of_ref(ref, wait_s, max_chars)
+            found = await self._of_ref(ref, wait_s, max_chars)
+            return found if cursor is None else {**found, **await self._from(cursor, 0, max_chars)}
         if cursor is None:
             raise Usage("read needs a cursor or a ref, both from an earlier result")
+        at, _ = await self._place(cursor)
+        page = await self._from(cursor, _bounded(wait_s), max_chars)
+        return {"state": await self._waiting(at), **page}
+
+    async def _from(self, cursor: str, wait_s: float, max_chars: int) -> Json:
         at, offset = await self._place(cursor)
-        shown, end, gap = await self._output(at, offset, _bounded(wait_s), max_chars)
-        return {
-            "state": await self._waiting(at),
-            "output": shown,
-            "gap": gap,
-            "cursor": f"{at.id}:{end}",
-        }
+        return await self._output(at, offset, wait_s, max_chars)
 
     async def _of_ref(self, ref: str, wait_s: float, max_chars: int) -> Json:
         if (act := self._acts.find(ref)) is not None:
@@ -273,7 +289,9 @@ class Calls:
                     await asyncio.wait_for(act.news.wait(), left)
             return await self._shown(act, max_chars, waiting)
         found = await self._client.resolve(ref)
-        state = "running" if found.under_way else "done" if found.exit_code is not None else None
+        if not found.known:
+            raise NotFound(f"{ref[:80]!a} is not known any more", "sessions lists what there is")
+        state = "done" if found.exit_code is not None else "running" if found.under_way else None
         return {
             "state": state or found.state,
             "exit_code": found.exit_code,
@@ -289,18 +307,19 @@ class Calls:
 
     async def _output(
         self, session: Session, start: int, wait_s: float, most: int, settle: bool = False
-    ) -> tuple[str, int, int]:
-        """Returns output from an offset: the text, the end offset, and the number of lost bytes.
+    ) -> Json:
+        """A page of output, exactly from an offset; the next page begins at its `cursor`.
 
         Waits for the first output, then until the output pauses. `settle`: waits for a longer
         pause, because output follows the echo of typed text.
         """
+        most = _chars(most)
         data, end, gap = bytearray(), start, 0
         deadline = time.monotonic() + wait_s
         chunks = session.read(start, follow=wait_s > 0)
         async with contextlib.aclosing(chunks):
-            while len(data) < 8 * most:
-                left = deadline - time.monotonic()
+            while len(data) <= most:
+                left = deadline - time.monotonic() if wait_s > 0 else PAGE_WAIT_S
                 pause = min(left, QUIET_S * (4 if settle else 1)) if data else left
                 try:
                     async with asyncio.timeout(max(0.05, pause)):
@@ -310,7 +329,15 @@ class Calls:
                 data += chunk.data
                 gap += chunk.gap
                 end = chunk.end
-        return self._text(plain(bytes(data)), most), end, gap
+        page = bytes(data[:most])
+        if more := len(data) > most:  # a page has whole characters and sequences
+            page = page[: len(page) - unfinished(page)] or page
+        return {
+            "output": hidden(plain(page), self._secrets),
+            "gap": gap,
+            "cursor": f"{session.id}:{end - len(data) + len(page)}",
+            "more": more,
+        }
 
     async def wait(
         self,
@@ -409,6 +436,17 @@ def _session_row(one: SessionInfo) -> Json:
         "cwd": one.cwd,
         "layout": one.layout,
     }
+
+
+async def _is_over(session: Session) -> bool:
+    try:
+        return (await session.info()).state == "ended"
+    except NotFound:
+        return True
+
+
+def _chars(most: int) -> int:
+    return max(tools.CHARS_MIN, min(most, tools.CHARS_MAX))
 
 
 def _bounded(wait_s: float) -> float:

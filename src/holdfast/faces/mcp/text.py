@@ -6,6 +6,7 @@ server cannot hide a secret that only the program knows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -14,20 +15,31 @@ from holdfast.core.session.inheritance import names_a_secret
 
 HEAD_BYTES: Final = 32 << 10  # kept from the beginning of a command's output
 TAIL_BYTES: Final = 128 << 10
+SEQUENCE_BYTES: Final = 256  # of an unfinished sequence that waits for its end
+_UNFINISHED: Final = re.compile(
+    rb"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)"
+    rb"|\r|[\xc2-\xf4]|[\xe0-\xf4][\x80-\xbf]|[\xf0-\xf4][\x80-\xbf]{2})\Z"
+)
 SECRET_CHARS: Final = 8  # a shorter value is too likely an ordinary word
 
 
 class Output:
-    """The beginning and the end of a command's output, with its absolute offsets."""
+    """The beginning and the end of a command's output, with its absolute offsets.
+
+    `news` gives each byte to the agent once. Bytes are counted as they come: without the carriage
+    returns that the host removes, so a count is not an offset.
+    """
 
     def __init__(self) -> None:
         self.start: int | None = None
         self.end = self.lost = 0
         self._head, self._tail = bytearray(), bytearray()
+        self._given = 0  # bytes that the agent has
 
-    def add(self, offset: int, data: bytes) -> None:
+    def add(self, offset: int, data: bytes, end: int | None = None) -> None:
+        """`end`: the offset behind the data, if it is not the sum."""
         self.start = offset if self.start is None else self.start
-        self.end = offset + len(data)
+        self.end = offset + len(data) if end is None else end
         room = HEAD_BYTES - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]
@@ -35,11 +47,32 @@ class Output:
             self.lost += len(self._tail) - TAIL_BYTES
             del self._tail[:-TAIL_BYTES]
 
-    def text(self) -> str:
-        if not self.lost:
-            return plain(bytes(self._head + self._tail))
-        left_out = f"\n[{self.lost} bytes left out here: read(cursor) has them]\n"
-        return plain(bytes(self._head)) + left_out + plain(bytes(self._tail))
+    def again(self) -> None:
+        """The next `news` begins with the first byte."""
+        self._given = 0
+
+    def news(self, over: bool) -> str:
+        """The text that the agent has not got. `over`: no more output comes.
+
+        Before, an unfinished sequence or character at the end waits for its rest.
+        """
+        head, tail_at = len(self._head), len(self._head) + self.lost
+        first = bytes(self._head[self._given :])
+        left_out = tail_at - max(self._given, head)
+        last = bytes(self._tail[max(0, self._given - tail_at) :])
+        kept = 0 if over else unfinished(last or first)
+        self._given = tail_at + len(self._tail) - kept
+        if left_out <= 0:
+            whole = first + last
+            return plain(whole[: len(whole) - kept])
+        note = f"\n[{left_out} bytes left out here: read(cursor) has them]\n"
+        return plain(first) + note + plain(last[: len(last) - kept])
+
+
+def unfinished(data: bytes) -> int:
+    """The length of an unfinished escape sequence, character or line end at the end of data."""
+    found = _UNFINISHED.search(data, max(0, len(data) - SEQUENCE_BYTES))
+    return len(found.group()) if found is not None else 0
 
 
 def cut(text: str, most: int) -> str:

@@ -15,6 +15,7 @@ WAIT_MAX_S: Final = 45.0  # for one call: clients give up after 60 s
 WAIT_S: Final = 20.0
 CHARS_MAX: Final = 50_000
 CHARS: Final = 8_000
+CHARS_MIN: Final = 200
 
 INSTRUCTIONS: Final = (
     "A live terminal session, shared with people. Use run for commands; directory, variables and "
@@ -69,8 +70,8 @@ TOOLS: Final[tuple[Json, ...]] = (
     ),
     _tool(
         "read",
-        "Output after a cursor, or the state, exit code and output of a ref from run. Waits "
-        "up to wait_s for news.",
+        "State, exit code and new output of a ref from run; or the session's output exactly from "
+        "a cursor, page by page. Waits up to wait_s for news.",
         reads=True,
         cursor={"type": "string"},
         ref={"type": "string"},

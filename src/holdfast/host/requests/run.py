@@ -106,6 +106,8 @@ async def run(host: Host, ctx: Context, q: Run) -> Ran:
             with contextlib.suppress(TurnHeld):
                 session.turn.begin_long(conn.operator, conn.key)
                 holds = True
+        if act.repeat:
+            _tell_began_again(ctx, session, runid)
         done = await _follow(ctx, q, session, watch, before)
         if unaware and (news := await session.turn.note(conn.operator)) is not None:
             done = replace(done, inherits=news)
@@ -129,6 +131,14 @@ def tell_began(ctx: Context, session: Session) -> None:
     """Tells the client the reference of its act, which outlives this request (S8)."""
     taken = ctx.act.taken
     ctx.conn.event("began", request=ctx.number, act=taken, ref=f"{session.ref}#{taken}")
+
+
+def _tell_began_again(ctx: Context, session: Session, runid: str) -> None:
+    """Tells the reference of a run that is followed again, if this host has typed the run."""
+    numbers = (taken for taken, run in session.commands.run_of_act.items() if run == runid)
+    if (taken := ctx.act.taken or next(numbers, None)) is not None:
+        ctx.act.taken = taken
+        tell_began(ctx, session)
 
 
 async def send(host: Host, ctx: Context, q: Send) -> Sent:
