@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.core.policy import approvals
 from holdfast.core.record import acts, audit, record
+from holdfast.faces import record_lines
 from holdfast.faces.cli import record as face
 from holdfast.faces.verification import spread
 from holdfast.model import signing
@@ -25,7 +26,7 @@ def entries(scribe: Scribe) -> list[dict[str, Any]]:
 
 def plain(scribe: Scribe, alone: bool = False) -> list[str]:
     """Without time and number."""
-    return [line[26:] for line in face.lines(entries(scribe), False, alone)]
+    return [line[26:] for line in record_lines.lines(entries(scribe), False, alone)]
 
 
 def test_p2_one_line_per_act() -> None:
@@ -51,7 +52,7 @@ def test_an_act_has_the_number_by_which_the_graph_knows_it() -> None:
     scribe.act(scribe.ann, b"make")
     intent, outcome = entries(scribe)
     outcome = {**outcome, "facts": {**outcome["facts"], "act": 6}}
-    assert face.lines([intent, outcome], False)[0].endswith(
+    assert record_lines.lines([intent, outcome], False)[0].endswith(
         "command: make -> allowed, applied, exit 0 (act 6) [originators unknown]"
     )
     held = {
@@ -62,7 +63,8 @@ def test_an_act_has_the_number_by_which_the_graph_knows_it() -> None:
         "reason": "no",
         "facts": {"words": "/usr/bin/nc", "pid": 7, "caused_by": "hf:s@1#6"},
     }
-    assert "exec: /usr/bin/nc (pid 7, of act 6) -> refused: no" in face.lines([held], False)[0]
+    (line,) = record_lines.lines([held], False)
+    assert "exec: /usr/bin/nc (pid 7, of act 6) -> refused: no" in line
 
 
 def test_a_typed_line_names_the_authors_of_used_state_once_and_in_words() -> None:
@@ -79,7 +81,7 @@ def test_a_typed_line_names_the_authors_of_used_state_once_and_in_words() -> Non
         "originators": ["bob"],
         "facts": {"shaped": [{"act": None, "actor": "bob", "kind": "line", "name": ""}]},
     }
-    assert face.lines([entered], False)[0].endswith(
+    assert record_lines.lines([entered], False)[0].endswith(
         "entered [on bob's part of the line; according to the host]"
     )
 
@@ -87,7 +89,7 @@ def test_a_typed_line_names_the_authors_of_used_state_once_and_in_words() -> Non
 def test_an_outcome_that_comes_alone_is_its_own_line() -> None:
     scribe = Scribe()
     scribe.act(scribe.ann, b"make")
-    made = [face.lines([entry], False, alone=True) for entry in entries(scribe)]
+    made = [record_lines.lines([entry], False, alone=True) for entry in entries(scribe)]
     assert [line[0][26:] for line in made] == [
         "ann (cli) command: make -> allowed, no outcome yet [originators unknown]",
         "ann (cli) command of 1 -> applied, exit 0",
@@ -120,8 +122,8 @@ def test_a_log_cannot_act_on_the_terminal() -> None:
 
 def test_colours_only_when_asked() -> None:
     shown = entries(Scribe().day())
-    assert not any("\x1b" in line for line in face.lines(shown, False))
-    assert all(line.startswith("\x1b[2m") for line in face.lines(shown, True))
+    assert not any("\x1b" in line for line in record_lines.lines(shown, False))
+    assert all(line.startswith("\x1b[2m") for line in record_lines.lines(shown, True))
 
 
 def test_redacted_late_and_recovered_entries_say_so() -> None:
