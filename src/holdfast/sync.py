@@ -270,6 +270,10 @@ class Session:
         return self._it.id
 
     @property
+    def machine(self) -> str:
+        return self._it.machine
+
+    @property
     def name(self) -> str:
         return self._it.name
 

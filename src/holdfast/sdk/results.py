@@ -43,12 +43,16 @@ class Liveness:
 
 @dataclass(frozen=True, slots=True)
 class TurnState:
-    """The operator that holds the turn, and the operators that wait for it."""
+    """The operator that holds the turn, and the operators that wait for it.
+
+    `inherits`: the state of other operators that passed with the turn, after a request for it.
+    """
 
     holder: str
     since: float = 0.0
     idle_s: float = 0.0
     waiting: tuple[str, ...] = ()
+    inherits: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

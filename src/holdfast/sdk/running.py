@@ -10,9 +10,16 @@ from holdfast.model.errors import TimedOut
 from holdfast.sdk.results import Chunk, OnHeld, Question, Range, RunResult, read
 
 
-async def began(parts: AsyncGenerator[Part, None], on_held: OnHeld | None = None) -> Running:
-    """The handle of a command, once its shell has begun it."""
-    running = Running(parts, on_held)
+async def began(
+    parts: AsyncGenerator[Part, None],
+    on_held: OnHeld | None = None,
+    inherits: Mapping[str, Any] | None = None,
+) -> Running:
+    """The handle of a command, once its shell has begun it.
+
+    `inherits`: the state that came with the turn, before the command was tried again.
+    """
+    running = Running(parts, on_held, inherits)
     try:
         while running.ref is None and not running.over and not running.heard:
             await running.step()
@@ -29,7 +36,12 @@ class Running:
     command goes on, and `client.resolve(ref)` gives the exit code later.
     """
 
-    def __init__(self, parts: AsyncGenerator[Part, None], on_held: OnHeld | None = None) -> None:
+    def __init__(
+        self,
+        parts: AsyncGenerator[Part, None],
+        on_held: OnHeld | None = None,
+        inherits: Mapping[str, Any] | None = None,
+    ) -> None:
         self._parts, self._on_held = parts, on_held
         self.ref: str | None = None
         self.over: bool = False
@@ -38,7 +50,7 @@ class Running:
         self._lost = 0
         self._state, self._code = "running", None
         self._offsets: Range | None = None
-        self._inherits: Mapping[str, Any] = {}
+        self._inherits: Mapping[str, Any] = inherits or {}
 
     @property
     def heard(self) -> bool:
@@ -65,7 +77,8 @@ class Running:
             self.over = True
             body = part.body
             self.ref = body.get("ref") or self.ref
-            self._code, self._inherits = body.get("exit_code"), body.get("inherits") or {}
+            self._code = body.get("exit_code")
+            self._inherits = body.get("inherits") or self._inherits
             self._state = "ended" if body.get("ended") else "done"
             self._lost = int(body.get("lost") or self._lost)
             if isinstance(output := body.get("output"), dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from holdfast.client.engine.engine import Engine
@@ -42,6 +42,7 @@ class Session:
     def __init__(self, engine: Engine, info: SessionInfo) -> None:
         self._engine, self._info = engine, info
         self.id: Final = info.id
+        self.machine: Final = info.machine  # empty: this machine
         self.turn: Final = Turn(engine, info.id)
         self.files: Final = Files(engine, info.id)
 
@@ -115,6 +116,7 @@ class Session:
     ) -> Running:
         """Starts a command and returns at once; the handle can stream, wait, or leave."""
         end = None if timeout is None else time.monotonic() + timeout
+        inherits: Mapping[str, Any] = {}
         while True:
             parts = self._engine.stream(
                 "run",
@@ -126,25 +128,31 @@ class Session:
                 **_given(once=once, intent=intent, expects=expects),
             )
             try:
-                return await began(parts, on_held)
+                return await began(parts, on_held, inherits)
             except (TurnHeld, Busy, Unfinished) as e:
                 if turn == "fail":
                     raise
-                await self._await_turn(e, turn, end)
+                inherits = await self._await_turn(e, turn, end) or inherits
 
-    async def _await_turn(self, why: Refused, turn: TurnRule, end: float | None) -> None:
-        """Waits until the act that was refused may be tried again, or raises the refusal."""
+    async def _await_turn(
+        self, why: Refused, turn: TurnRule, end: float | None
+    ) -> Mapping[str, Any]:
+        """Waits until the act that was refused may be tried again, or raises the refusal.
+
+        Returns the state that passed with the turn: the host reports it once.
+        """
         left = _left(end)
         if left is not None and left <= 0:
             raise why
         wait_s = WAIT_S if left is None else min(left, WAIT_S)
         if turn == "seize" and not isinstance(why, Busy):
-            await self.seize()
-        elif isinstance(why, TurnHeld):
-            await self._engine.ask("turn", None, session=self.id, act="request", wait=wait_s)
-        else:
-            with contextlib.suppress(TimedOut):
-                await self.wait("idle", timeout=wait_s)
+            return (await self.seize()).inherits
+        if isinstance(why, TurnHeld):
+            state = await self.turn.request(wait_s)
+            return {} if state is None else state.inherits
+        with contextlib.suppress(TimedOut):
+            await self.wait("idle", timeout=wait_s)
+        return {}
 
     async def send(
         self,
@@ -303,7 +311,9 @@ class Turn:
         body = await self._engine.ask(
             "turn", None, session=self._session, act=act, wait=wait, to=to
         )
-        return None if body.get("turn") is None else read(TurnState, body["turn"])
+        if body.get("turn") is None:
+            return None
+        return read(TurnState, {**body["turn"], "inherits": body.get("inherits") or {}})
 
     async def state(self) -> TurnState | None:
         """The holder; None if the turn is free."""

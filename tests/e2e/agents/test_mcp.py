@@ -185,7 +185,25 @@ def test_a1_an_agent_waits_for_the_turn_and_learns_of_changes(
         done = await agent.until(waits["ref"], "done", "refused")
         assert done["output"] == "mine\n"
         changed = "\n".join(done["changed_by_others"])
-        assert "ann" in changed and "MODE" in changed, done
+        assert "ann's variable MODE" in changed and "ann's change of directory" in changed, done
+
+    play(house, work, script)
+
+
+def test_p4_a_command_is_held_while_its_program_is_asked_about(
+    house: Installation, work: str
+) -> None:
+    async def script(agent: Agent) -> None:
+        program = "import os; os.execvp('git', 'git worktree remove --force gone'.split())"
+        (house.user / work / "clean.py").write_text(program)  # the text does not show the command
+        held = await agent("run", command="python3 clean.py", wait_s=1)
+        while held["state"] == "running":
+            held = await agent("read", ref=held["ref"], wait_s=1)
+        assert held["state"] == "held", held
+        question = held["approval"].partition(":")[0]
+        await asyncio.to_thread(house.ok, "--as", "ann", "deny", question)
+        over = await agent.until(held["ref"], "done", "refused")
+        assert over["state"] == "done" and over["exit_code"] != 0, over
 
     play(house, work, script)
 

@@ -8,9 +8,9 @@ command, as long as this server lives.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.core.session.inheritance import in_a_line
 from holdfast.faces.mcp.text import Output
 from holdfast.model.errors import HoldfastError, OnceUsed, TurnHeld
 
@@ -45,7 +45,7 @@ class Act:
         self.error: HoldfastError | None = None
         self.output = Output()
         self.gap = 0  # bytes of output that rolled off before this server read them
-        self.changed = ""  # the state of other operators that came with the turn
+        self.inherits: Mapping[str, Any] = {}  # the state that came with the turn
         self.news = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
@@ -86,7 +86,8 @@ class Act:
                 if tries == TURN_TRIES:
                     raise
                 self._become("waiting_for_turn")
-                await self.session.turn.request(TURN_WAIT_S)
+                turn = await self.session.turn.request(TURN_WAIT_S)
+                self.inherits = (turn and turn.inherits) or self.inherits
         self.ref, self.approval = running.ref, None
         self._become("running")
         async for chunk in running:
@@ -98,7 +99,7 @@ class Act:
         if result.offsets is not None and self.output.start is None:
             self.output.start = self.output.end = result.offsets.end
         self.gap = result.lost
-        self.changed = in_a_line(result.inherits).removeprefix("; ")
+        self.inherits = result.inherits or self.inherits
         self._become("done")
 
 

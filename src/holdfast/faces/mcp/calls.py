@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core.screen.plain_text import plain
+from holdfast.core.session.inheritance import in_a_line
 from holdfast.faces.mcp import tools
 from holdfast.faces.mcp.acts import Act, Acts
 from holdfast.faces.mcp.text import cut, hidden, unfinished
@@ -19,7 +20,7 @@ from holdfast.model.errors import Held, HoldfastError, NotFound, TimedOut, Usage
 from holdfast.sdk.client import Client
 from holdfast.sdk.observed import Entry
 from holdfast.sdk.recovery import for_programs
-from holdfast.sdk.results import SessionInfo
+from holdfast.sdk.results import Approval, Question, SessionInfo
 from holdfast.sdk.session import Session
 
 if TYPE_CHECKING:
@@ -103,10 +104,11 @@ class Calls:
 
     async def _others(self, session: Session) -> list[str]:
         """The acts of other operators since the last result, one line each."""
-        lines = []
+        lines: list[str] = []
         async for entry in session.log(self._seen.get(session.id, 0)):
             self._seen[session.id] = entry.seq
-            if line := foreign_act(entry, self._operator):
+            line = foreign_act(entry, self._operator)
+            if line and line not in lines[-1:]:
                 lines.append(line)
         left_out = len(lines) - OTHERS_SHOWN
         return lines if left_out <= 0 else [f"{left_out} earlier acts", *lines[left_out:]]
@@ -173,13 +175,28 @@ class Calls:
         }
         if act.gap:
             result["gap"] = act.gap
-        if act.approval is not None and act.state == "held":
-            result["approval"] = f"{act.approval.id}: {act.approval.because}"
-        if act.changed or act.state == "done":
-            others = await self._others(act.session)
-            if changed := [*others, *([act.changed] if act.changed else [])]:
-                return {"changed_by_others": changed, **result}
+        question = await self._question(act)
+        if question is not None:
+            result |= {"state": "held", "approval": f"{question.id}: {question.because}"}
+        if act.state == "done":
+            return {**await self._changes(act.session, act.inherits), **result}
         return result
+
+    async def _changes(self, session: Session, inherits: Mapping[str, Any]) -> Json:
+        """`changed_by_others`, if other operators did anything; else nothing."""
+        state = in_a_line(inherits, self._operator).removeprefix("; ")
+        changed = [*await self._others(session), *([state] if state else [])]
+        return {"changed_by_others": changed} if changed else {}
+
+    async def _question(self, act: Act) -> Question | Approval | None:
+        """The question about the command, or about a program that the running command starts."""
+        if act.state == "held":
+            return act.approval
+        if act.state != "running":
+            return None
+        asked = await self._client.approvals.list(act.session.machine)
+        mine = (act.session.id, self._operator, "exec")
+        return next((one for one in asked if (one.session, one.operator, one.act) == mine), None)
 
     def _text(self, text: str, most: int) -> str:
         return cut(hidden(text, self._secrets), _chars(most))
@@ -241,8 +258,11 @@ class Calls:
         at = await self._session(session)
         if do == "hand" and to is None:
             raise Usage("turn needs `to`, the operator that gets the turn")
+        changes: Json = {}
         if do == "request":
             state = await at.turn.request(_bounded(wait_s))
+            if state is not None and state.holder == self._operator:
+                changes = await self._changes(at, state.inherits)
         elif do == "release":
             state = await at.turn.release()
         elif do == "hand" and to is not None:
@@ -250,6 +270,7 @@ class Calls:
         else:
             state = await at.turn.state()
         return {
+            **changes,
             "holder": None if state is None else state.holder,
             "waiting": [] if state is None else list(state.waiting),
         }
@@ -422,8 +443,10 @@ def refused(error: HoldfastError) -> Json:
 def foreign_act(entry: Entry, me: str) -> str:
     """Describes an act of another operator in a line; other entries give an empty line."""
     told = entry.phase in ("intent", "fact") and entry.actor not in (me, "host")
-    if not told or entry.kind in ("spawn", "keys", "cover"):
+    if not told or entry.kind in ("spawn", "entered", "cover"):
         return ""
+    if entry.kind == "keys":
+        return f"{entry.actor}: typed at the terminal"
     return f"{entry.actor}: {entry.kind} {(entry.content or '').strip()[:200]}".rstrip()
 
 
