@@ -9,6 +9,8 @@ for other operators between two steps. A text instead of a call ends the convers
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import threading
 import time
@@ -60,6 +62,14 @@ class Model:
         self.asked: list[Asked] = []  # with tools only: agents also ask for titles
         self.failed: BaseException | None = None
         self.started = 0.0  # when the agent was started
+        self.process: int | None = None  # of the agent, which leads a process group
+        self.killed = False
+
+    def kill(self) -> None:
+        """For the script: kills the agent and its MCP server at once."""
+        assert self.process is not None
+        self.killed = True
+        os.killpg(self.process, signal.SIGKILL)
 
     def answer(self, asked: Asked) -> Call | str:
         with self._lock:
@@ -297,6 +307,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._send("text/event-stream", ("".join(lines) + end).encode())
 
     def _send(self, kind: str, body: bytes) -> None:
+        if self.model.killed:
+            self.close_connection = True
+            return
         self.send_response(200)
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(body)))

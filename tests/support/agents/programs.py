@@ -23,6 +23,7 @@ from tests.support.installation import DEADLINE_S
 from tests.support.simulation.lossy_link import Namespace
 
 ROOT = Path(__file__).resolve().parents[3]
+LIFE_S = 3 * DEADLINE_S  # of an agent, from its start to its end
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,11 @@ def needed(name: str) -> Program:
 
 
 def play(program: Program, model: Model, place: Path, account: Path) -> str:
-    """Runs the agent in the directory until it ends by itself; gives what it printed."""
-    account.mkdir()
+    """Runs the agent in the directory until it ends by itself; gives what it printed.
+
+    The script may kill the agent (`Model.kill`). Play again with the same account for a restart.
+    """
+    account.mkdir(exist_ok=True)
     for path, text in program.files(place).items():
         (account / path).write_text(text)
     with Namespace() as alone:
@@ -126,13 +130,14 @@ def _played(
             text=True,
             start_new_session=True,
         )
+        model.process = process.pid
     try:
-        printed, _ = process.communicate(timeout=DEADLINE_S)
+        printed, _ = process.communicate(timeout=LIFE_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         printed, _ = process.communicate()
         raise AssertionError(f"{program.agent} did not end: {printed[-3000:]}") from model.failed
     if model.failed is not None:
         raise AssertionError(f"the script failed; {printed[-3000:]}") from model.failed
-    assert process.returncode == 0, printed[-3000:]
+    assert process.returncode == (-signal.SIGKILL if model.killed else 0), printed[-3000:]
     return printed
