@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -17,7 +18,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.agents.model import Call, Model, Script, serving
+from tests.support.agents.programs import needed
 from tests.support.installation import DEADLINE_S, Installation, eventually, installation
+from tests.support.simulation.lossy_link import Namespace
 
 acp = pytest.importorskip("acp", reason="the library of ACP is not installed")
 
@@ -39,6 +43,15 @@ class Editor:
     async def session_update(self, session_id: str, update: Any, **more: Any) -> None:
         self.updates.append(update.model_dump(mode="json", by_alias=True, exclude_none=True))
         self.news.set()
+
+    async def request_permission(
+        self, session_id: str, tool_call: Any, options: list[Any], **more: Any
+    ) -> Any:
+        """The user allows everything once."""
+        self.asked.append("permission")
+        (chosen,) = (one.option_id for one in options if one.kind == "allow_once")
+        outcome = {"outcome": "selected", "optionId": chosen}
+        return acp.RequestPermissionResponse.model_validate({"outcome": outcome})
 
     async def ext_method(self, method: str, params: Json) -> Json:
         self.asked.append(method)
@@ -348,18 +361,53 @@ def test_m_the_agents_exit_code_is_the_commands(house: Installation, work: str) 
     asyncio.run(main())
 
 
+class Echo:
+    """The proxy with `cat` as the agent: a line of the editor comes back as one of the agent."""
+
+    def __init__(self, house: Installation, session: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *words("--as", "bot", "--session", session, "--", "cat")],
+            env={**os.environ, **house.env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def send(self, line: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line)
+        self.process.stdin.flush()
+
+    def ask(self, line: bytes) -> bytes:
+        assert self.process.stdout is not None
+        self.send(line)
+        return self.process.stdout.readline()
+
+
+def test_m_a_request_for_a_terminal_can_be_cancelled(house: Installation, work: str) -> None:
+    """By bytes: the library sends no such notification."""
+    echo = Echo(house, work)
+
+    def message(method: str, id: int | None = None, **params: object) -> bytes:
+        body = {"jsonrpc": "2.0", "method": method, "params": {"sessionId": "s", **params}}
+        return json.dumps(body if id is None else {**body, "id": id}).encode() + b"\n"
+
+    made = json.loads(echo.ask(message("terminal/create", 1, command="sleep 1000")))
+    terminal = made["result"]["terminalId"]
+    echo.send(message("terminal/wait_for_exit", 2, terminalId=terminal))
+    answer = json.loads(echo.ask(message("$/cancel_request", requestId=2)))
+    assert (answer["id"], answer["error"]["code"]) == (2, -32800)
+    foreign = message("$/cancel_request", requestId=77)
+    assert echo.ask(foreign) == foreign, "that request is not ours"
+    released = json.loads(echo.ask(message("terminal/release", 3, terminalId=terminal)))
+    assert released["result"] == {}
+    echo.process.communicate(timeout=DEADLINE_S)
+    assert echo.process.returncode == 0
+
+
 def test_m_lines_that_are_no_messages_are_refused(house: Installation, work: str) -> None:
     """By bytes: no library sends such lines."""
-    # `cat` as the agent returns each line that reached it.
-    options = ("--as", "bot", "--session", work, "--", "cat")
-    process = subprocess.Popen(
-        [sys.executable, *words(*options)],
-        env={**os.environ, **house.env},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdin is not None and process.stdout is not None
+    echo = Echo(house, work)
     odd = b'{ "method":"x",  "params": {"a": 1.50} }\n'
     for line, reply in (
         (odd, odd),
@@ -368,16 +416,13 @@ def test_m_lines_that_are_no_messages_are_refused(house: Installation, work: str
         (b"[" * 100_000 + b"\n", None),
         (odd, odd),
     ):
-        process.stdin.write(line)
-        process.stdin.flush()
-        got = process.stdout.readline()
+        got = echo.ask(line)
         if reply is not None:
             assert got == reply, "byte for byte"
         else:
             assert json.loads(got)["error"]["code"] == -32700
-    process.stdin.write(b"x" * (33 << 20))
-    _, said = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 5 and b"more than 33554432 bytes" in said
+    _, said = echo.process.communicate(b"x" * (33 << 20), timeout=DEADLINE_S)
+    assert echo.process.returncode == 5 and b"more than 33554432 bytes" in said
     assert b"Traceback" not in said
 
 
@@ -402,3 +447,51 @@ def test_m_a_start_that_cannot_work_says_why(
         timeout=DEADLINE_S,
     )
     assert done.returncode == code and said in done.stderr, done
+
+
+def test_m_a_real_agent_works_through_the_proxy(house: Installation, work: str) -> None:
+    """opencode has a shell of its own and asks its editor for no terminal."""
+    program, place, editor = needed("opencode"), house.user / work, Editor()
+    account = house.base / "opencode"
+    account.mkdir()
+
+    def script() -> Script:
+        result = yield Call("bash", {"command": "echo made > here; pwd", "description": "d"})
+        assert str(place) in result, result
+        yield "All is done."
+
+    async def main(url: str) -> None:
+        ours = {**house.env, "HOME": str(account), **program.environ(url)}
+        agent = str(program.place / "node_modules/.bin/opencode")
+        command = words("--as", "bot", "--session", work, "--", agent, "acp")
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            acp.spawn_agent_process(
+                editor,
+                sys.executable,
+                *command,
+                env=ours,
+                cwd=place,
+                transport_kwargs={"limit": 1 << 24},
+            ) as (connection, _),
+        ):
+            await connection.initialize(protocol_version=acp.PROTOCOL_VERSION)
+            made = await connection.new_session(cwd=str(place), mcp_servers=[])
+            answer = await connection.prompt(
+                session_id=made.session_id, prompt=[acp.text_block("Begin.")]
+            )
+            assert answer.stop_reason == "end_turn"
+            await editor.shows("All is done.")
+
+    model = Model(script())
+    with (
+        Namespace() as alone,
+        alone.inside(),
+        serving(model, socket.create_server(("127.0.0.1", 0))) as url,
+    ):
+        asyncio.run(main(url))
+    assert model.failed is None and (place / "here").read_text() == "made\n"
+    kinds = {one.get("sessionUpdate") for one in editor.updates}
+    assert {"tool_call", "tool_call_update", "agent_message_chunk"} <= kinds
+    entries = house.ok("log", work, "--json", "--limit", "100").records
+    assert not [e for e in entries if e["actor"] == "bot"], "it asked for no terminal"

@@ -173,8 +173,11 @@ class Proxy:
         """Cancels a request for a terminal; False if the editor has the request."""
         params = message.get("params")
         id = json.dumps(params.get("requestId") if isinstance(params, dict) else None)
-        task = self._pending.get(id)
-        return task is not None and task.cancel()
+        if (task := self._pending.get(id)) is None:
+            return False
+        # Not before the first step: a task that never ran would leave no answer.
+        asyncio.get_running_loop().call_soon(task.cancel)
+        return True
 
     # ------------------------------------------------------------ to both
 

@@ -138,7 +138,7 @@ class Terminal:
             return
         if not self._began:
             self._stopped = True
-            self.task.cancel()
+            asyncio.get_running_loop().call_soon(self.task.cancel)  # not before its first step
             await self.over.wait()
             return
         for signal in ("TERM", "KILL"):
