@@ -292,6 +292,13 @@ OPTIONS = (
         "programs may write to your clipboard, in sessions that were made with --clipboard",
     ),
     Option("attach.title", True, "name the session and the writing operator in the title"),
+    Option(
+        "attach.others",
+        "approval",
+        "waits of other sessions that an attached terminal is told of: none, approval, or all "
+        "(approval, input and secret)",
+        choices=("none", "approval", "all"),
+    ),
     Option("attach.status", True, "print a line on attach and on detach"),
 )
 BY_KEY = {o.key: o for o in OPTIONS}

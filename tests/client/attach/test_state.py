@@ -380,3 +380,52 @@ def test_s3_the_title_names_the_session_and_the_operator_that_writes() -> None:
     assert titles(event(state, event="renamed", name="play")) == ["vm/play: you write"]
     assert titles(screen(state)) == ["vm/play: you write"], "a screen may bring another title"
     assert titles(screen(made(turn={"holder": "bob"}))) == [], "only if it is wanted"
+
+
+def question(id: str, session: str, **more: Any) -> dict[str, Any]:
+    facts = {"name": session, "text": "rm x", "operator": "bot", "because": "it deletes"}
+    return {"id": id, "session": session, "asked": 1.0, "counts": True, **facts, **more}
+
+
+def test_p4_a_connection_follows_the_waits_of_other_sessions_once() -> None:
+    for others, ops in (
+        ("none", []),
+        ("approval", ["approvals"]),
+        ("all", ["approvals", "attention"]),
+    ):
+        state = AttachState("s", "ann", Prefix(PREFIX, "C-\\"), others=others)
+        state.size = (80, 24)
+        attach = e.Attached(answer(), ring=False)
+        assert [body["op"] for _, body in requests(state.handle(attach, 0.0))] == ops
+        assert requests(state.handle(attach, 1.0)) == [], "another session, on this connection"
+        state.handle(e.Lost(HostGone("gone")), 2.0)
+        assert [body["op"] for _, body in requests(state.handle(attach, 3.0))] == ops
+
+
+def test_p4_questions_of_other_sessions_are_told_once_and_can_be_shown() -> None:
+    state = AttachState("s", "ann", Prefix(PREFIX, "C-\\"), others="approval")
+    state.size = (80, 24)
+    state.handle(e.Attached(answer(), ring=False), 0.0)
+    screen(state)
+    mine, own = question("q1", "s"), question("q2", "t", operator="ann")
+    assert event(state, event="approvals", approvals=[mine, own]) == []
+    other = question("q3", "t")
+    [notice] = event(state, event="approvals", approvals=[mine, own, other])
+    said = "t: bot waits for approval (C-\\ y to see and decide): it deletes"
+    assert notice == e.Notice(said)
+    assert event(state, event="approvals", approvals=[other]) == []
+    [(_, body)] = requests(state.handle(e.Keys(PREFIX + b"y"), 1.0))
+    assert body == {"op": "approvals", "id": "q3"}
+
+
+def test_s2_waits_of_other_sessions_are_told_once() -> None:
+    state = AttachState("s", "ann", Prefix(PREFIX, "C-\\"), others="all")
+    state.size = (80, 24)
+    state.handle(e.Attached(answer(), ring=False), 0.0)
+    screen(state)
+    facts = {"why": "", "pid": 1, "since": 1.0, "foreground": "sudo x", "exit_code": None}
+    wait = {"session": "t", "name": "other", "kind": "secret", **facts}
+    [notice] = event(state, event="attention", body=wait)
+    assert notice == e.Notice("other: waits for a secret (sudo x); C-\\ s goes there")
+    assert event(state, event="attention", body=wait) == []
+    assert event(state, event="attention", body={**wait, "session": "s"}) == [], "it is attached"

@@ -12,10 +12,11 @@ from tests.support.installation import DEADLINE_S, Installation
 
 
 class Following:
-    """A command with `--follow --json` beside the test."""
+    """A command with `--follow --json` beside the test. `notify` follows without the option."""
 
     def __init__(self, hf: Installation, command: str, *args: str) -> None:
-        self.process = hf.start(command, *args, "--follow", "--json")
+        follow = () if command == "notify" else ("--follow",)
+        self.process = hf.start(command, *args, *follow, "--json")
         self.lines: list[Any] = []  # all that were read
         self._lines: queue.Queue[Any] = queue.Queue()
         self._thread = threading.Thread(target=self._read, daemon=True)

@@ -14,6 +14,7 @@ Pure: effects go to `emit`.
 from __future__ import annotations
 
 from holdfast.client import questions
+from holdfast.client.attach.elsewhere import Elsewhere
 from holdfast.client.attach.events import DiscardTyped, Draw, SendAnswer
 from holdfast.client.question_pages import COLS_MIN, ROWS_MIN, pages
 
@@ -26,12 +27,16 @@ if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
 
 REMIND_S = 60.0  # a question expires after ten minutes
+NOTHING = "nothing waits for approval here; `holdfast approvals` lists all waiting acts"
 _KEEP = "any other key leaves it waiting"
 
 
 class Approvals:
-    def __init__(self, operator: str, prefix: str, emit: Callable[[Effect], None]) -> None:
+    def __init__(
+        self, operator: str, prefix: str, emit: Callable[[Effect], None], others: str = "none"
+    ) -> None:
         self._operator, self._prefix, self._emit = operator, prefix, emit
+        self.elsewhere = Elsewhere(operator, prefix, others)
         self._waiting: dict[str, Json] = {}  # the newest event of each, oldest first
         self._requested: int | None = None  # the number of the request for a question
         self._about: Json = {}  # the event of that question
@@ -55,6 +60,16 @@ class Approvals:
         self._requested = self._shown = None
 
     # ------------------------------------------------------------ waiting acts
+
+    def heard(self, event: Json, now: float, session: str) -> tuple[str | None, bool]:
+        """Record an event; returns the notice, and whether the shown question waits no more."""
+        if event.get("event") == "approval":
+            words = self.words(event, now)
+            return words, words is not None and self.closed(event)
+        words = self.elsewhere.words(event, session)
+        shown = self._shown["id"] if self._shown else None
+        ids = [*self._waiting, *(one["id"] for one in self.elsewhere.questions)]
+        return words, shown is not None and shown not in ids
 
     def words(self, event: Json, now: float) -> str | None:
         """Record an event; returns the notice for the user, if there is one.
@@ -113,11 +128,17 @@ class Approvals:
     # ------------------------------------------------------------ the question
 
     def choose(self) -> str | None:
-        """The id of the question to show: the oldest that this user may decide, else the oldest."""
-        if not self._waiting:
+        """The id of the question to show: the oldest that this user may decide, else the oldest.
+
+        Questions of this session come first, then those of the machine.
+        """
+        here = min(self._waiting.values(), key=lambda one: not one.get("decides"), default=None)
+        others = (one for one in self.elsewhere.questions if one["counts"])
+        found = here if here and here.get("decides") else next(others, here)
+        if found is None:
             return None
-        self._about = min(self._waiting.values(), key=lambda one: not one.get("decides"))
-        return str(self._about["id"])
+        self._about = found
+        return str(found["id"])
 
     def requested(self, number: int) -> None:
         """The question was requested from the host under this number."""

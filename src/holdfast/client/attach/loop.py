@@ -94,13 +94,20 @@ class Attachment:
         agent: str | None,
         clipboard: bool = False,
         titled: bool = False,
+        others: str = "none",
     ) -> None:
         self.link, self._take, self._clipboard = link, take, clipboard
         self._scrollback, self._agent = scrollback, agent
         self.term = UserTerminal()
         self._more = f" ... {prefix.name} m "  # how to read the rest of a notice that is cut
         self.state = AttachState(
-            session, link.operator, prefix, observe, link.away.name if link.away else None, titled
+            session,
+            link.operator,
+            prefix,
+            observe,
+            link.away.name if link.away else None,
+            titled,
+            others,
         )
         self._title = b""  # to be set when the terminal has taken all output
         self._frames = frames.Reader(frames.FROM_HOST)

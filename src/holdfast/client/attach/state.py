@@ -8,7 +8,8 @@ the client connects again and resumes at the first open number.
 from __future__ import annotations
 
 from holdfast.client.attach import events, farewell, overlay
-from holdfast.client.attach.approvals import Approvals
+from holdfast.client.attach.approvals import NOTHING, Approvals
+from holdfast.client.attach.elsewhere import ELSEWHERE
 from holdfast.client.attach.events import Effect, Event, Finish, Frame, Keys, Notice, Send, Write
 from holdfast.client.attach.key_signing import KeySigning
 from holdfast.client.attach.notices import Notices
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 # The kind of a request. The request number is the kind plus a multiple of KINDS, so that a late
 # answer to an earlier request of the same kind is recognised.
-QUESTION, ATTACH, DETACH, LIST, REFRESH, STEER, COVER, PLACE = range(8)
-KINDS = 8
+QUESTION, ATTACH, DETACH, LIST, REFRESH, STEER, COVER, PLACE, OTHERS = range(9)
+KINDS = 9
 
 
 class AttachState:
@@ -45,10 +46,12 @@ class AttachState:
         observe: bool = False,
         machine: str | None = None,
         titled: bool = False,
+        others: str = "none",
     ) -> None:
         """`machine`: the name of a machine behind a relay; None: this machine.
 
-        `titled`: the terminal's title names the session and the operator that writes.
+        `titled`: the terminal's title names the session and the operator that writes. `others`: the
+        waits of other sessions that are told (`elsewhere.KINDS`).
         """
         # Set by the loop before each event.
         self.size = (0, 0)  # columns and rows of the user's terminal
@@ -70,7 +73,7 @@ class AttachState:
         self._now = 0.0
         self._signing = KeySigning()
         self._turn = TurnNotices(operator, prefix.name)
-        self._approvals = Approvals(operator, prefix.name, lambda effect: self._emit(effect))
+        self._approvals = Approvals(operator, prefix.name, lambda one: self._emit(one), others)
         self._command = False  # the prefix key was pressed
         self._paged = False  # help or the list of sessions covers the screen
         self._listing: str | None = None  # the key for which sessions are listed
@@ -152,6 +155,8 @@ class AttachState:
             self.connected = True
             self.again.reached(self._now)
         self._say(self._turn.greeting(answer))
+        for request in self._approvals.elsewhere.requests():
+            self._request(OTHERS, request)
         self._type_ahead()
 
     def _attach_failed(self, event: events.AttachFailed) -> None:
@@ -175,7 +180,7 @@ class AttachState:
 
     def _connection_lost(self, error: HoldfastError) -> None:
         self._emit(events.Disconnect())
-        self.connected = False
+        self.connected = self._approvals.elsewhere.asked = False
         self._listing = None  # the answer to the request is lost with the connection
         self._overdrawn = self._overdrawn or self._approvals.busy or not self.notices.shown
         self._approvals.leave()
@@ -342,9 +347,7 @@ class AttachState:
             return
         id = self._approvals.choose()
         if id is None:
-            return self._say_instead(
-                "nothing waits for approval here; `holdfast approvals` lists all waiting acts"
-            )
+            return self._say_instead(NOTHING)
         self._approvals.requested(self._request(QUESTION, {"op": "approvals", "id": id}))
 
     # ------------------------------------------------------------ switching sessions
@@ -427,7 +430,7 @@ class AttachState:
                 self._listing = None
             if self._return_to is None:
                 self._type_ahead()
-        elif not ok:
+        elif not ok and kind != OTHERS:
             self._say(self._turn.refusal(body))
         elif "recorded" in body:
             self._emit(events.KeepReceipt(body["recorded"]))
@@ -446,9 +449,9 @@ class AttachState:
             self._retitle()
         elif name == "sent_away":
             self._emit(farewell.detached_by(self._full_name, str(body.get("operator"))))
-        elif name == "approval":
-            words = self._approvals.words(body, self._now)
-            if words is not None and self._approvals.closed(body):
+        elif name in ("approval", *ELSEWHERE):
+            words, settled = self._approvals.heard(body, self._now, self.session)
+            if settled:
                 self._approvals.leave()
                 self._refresh()
             self._say(words)

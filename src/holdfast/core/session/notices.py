@@ -37,6 +37,12 @@ class Notice(NamedTuple):
     def facts(self) -> dict[str, object]:
         return self._asdict()
 
+    @property
+    def program(self) -> str:
+        """The command line in the foreground; of the session's own shell only its name."""
+        shell, own, _ = self.foreground.partition(" --rcfile ")
+        return shell.rpartition("/")[2] if own else self.foreground
+
 
 def news(before: Notice | None, now: Notice) -> bool:
     return (

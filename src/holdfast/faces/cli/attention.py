@@ -77,12 +77,7 @@ def _one_machine(args: Namespace) -> list[str]:
 def said(n: Notice, now: float) -> str:
     """A notice as a line, with the program if the notice names a program."""
     name, long = n.name or n.session, duration(max(0.0, now - n.since))
-    # The foreground of the session's own shell contains `--rcfile`.
-    program = (
-        n.foreground.partition(" --rcfile ")[0].rpartition("/")[2]
-        if " --rcfile " in n.foreground
-        else n.foreground
-    )
+    program = n.program
     program = program if len(program) <= COMMAND_CHARS else program[: COMMAND_CHARS - 3] + "..."
     about = f"{program}, " if program else ""
     if n.kind in ("input", "secret"):

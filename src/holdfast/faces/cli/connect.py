@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
 
 
-MACHINE_FIELDS = ("session", "name", "machine")  # of arguments that may be MACHINE/SESSION
+MACHINE_FIELDS = ("session", "name", "machine", "id")  # of arguments that may be MACHINE/SESSION
 HOLD = "wait at most S seconds for approval (default: until the decision or expiry)"
 
 

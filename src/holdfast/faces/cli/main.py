@@ -85,6 +85,7 @@ Look
     look: read work --follow  print raw output from an absolute offset
     look: who work  the operators attached and the holder of the turn
     attention: attention --follow  which sessions wait for input or a secret, work, or have ended
+    services.notify: notify --desktop  tell you when a session waits for approval, input or a secret
     graph: graph work --port 3000  the processes of a session, their starters, files and sockets
     record: log work --follow  the signed record: each act with its actor, verdict and result
     look: events work  the events of sessions

@@ -385,7 +385,8 @@ def _listed(found: list[Json]) -> Iterator[str]:
 
 _ANSWER = """
 
-    ID  the id of the act, or a unique beginning; see `holdfast approvals`
+    ID  the id of the act, or a unique beginning; see `holdfast approvals`. MACHINE/ID: of another
+        machine
     --yes  {yes}
     --binding B  from `holdfast approvals --json`: if the act has changed since, nothing is decided
     --json

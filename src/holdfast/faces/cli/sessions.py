@@ -374,6 +374,7 @@ def attach_to(
         os.environ.get("SSH_AUTH_SOCK") if connection.away is None else None,
         clipboard or values["attach.clipboard"],
         values["attach.title"],
+        values["attach.others"],
     )
     state = attachment.state
     try:

@@ -59,7 +59,10 @@ LOOK_S: Final = 1.0  # between two looks whether hooks were added or removed
 
 @dataclass(frozen=True)
 class Hook:
-    """`on`: names of events; `session.*` means all that begin so. `private`: any address."""
+    """`on`: names of events; `session.*` means all that begin so. `private`: any address.
+
+    `secret`: of the signature; empty: deliveries are not signed.
+    """
 
     id: str
     url: str
@@ -184,8 +187,9 @@ def deliver(hook: Hook, id: str, body: bytes, opened: Callable[[socket.socket], 
         "Connection": "close",
         "webhook-id": id,
         "webhook-timestamp": str(now),
-        "webhook-signature": signature(hook.secret, id, now, body),
     }
+    if hook.secret:
+        headers["webhook-signature"] = signature(hook.secret, id, now, body)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         addresses = [str(one[4][0]) for one in found]
@@ -216,6 +220,20 @@ async def deliver_in_time(hook: Hook, id: str, body: bytes) -> None:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
         raise Unavailable(f"no answer within {DELIVERY_S:g} s") from None
+
+
+async def deliver_patiently(hook: Hook, id: str, body: bytes) -> str | None:
+    """Several attempts with the same id; why the last one failed, or None."""
+    why = None
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            await asyncio.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
+        try:
+            await deliver_in_time(hook, id, body)
+            return None
+        except Unavailable as e:
+            why = e.message
+    return why
 
 
 # ------------------------------------------------------------ all hooks
@@ -263,14 +281,6 @@ class Deliveries:
             return
         id, body = f"{hook.id}.{number}", json.dumps({"type": name, "data": event}).encode()
         letter: Json | None = None
-        for attempt in range(ATTEMPTS):
-            try:
-                await deliver_in_time(hook, id, body)
-                letter = None
-                break
-            except Unavailable as e:
-                at = int(time.time())
-                letter = {"number": number, "type": name, "why": e.message, "time": at}
-            if attempt < ATTEMPTS - 1:
-                await asyncio.sleep(FIRST_PAUSE_S * 2**attempt)
+        if (why := await deliver_patiently(hook, id, body)) is not None:
+            letter = {"number": number, "type": name, "why": why, "time": int(time.time())}
         self._hooks.settle(hook.id, number, letter)
