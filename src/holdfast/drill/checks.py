@@ -11,9 +11,12 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
-from holdfast.drill.stage import FIRST, SOON_S, Broken, Stage, expect
+from holdfast.drill.agent import Agent
+from holdfast.drill.stage import FIRST, SOON_S, Broken, NotHere, Stage, expect
+from holdfast.home import programs
 from holdfast.model.errors import (
     GateRefused,
     HoldfastError,
@@ -22,6 +25,7 @@ from holdfast.model.errors import (
     TimedOut,
     TurnHeld,
 )
+from holdfast.sdk.session import Session
 
 LINES: Final = 20_000  # of output over which the host is killed
 ROLLED: Final = 4 << 20  # bytes of output at a time, until the ring is full
@@ -47,7 +51,7 @@ async def client_killed(stage: Stage) -> str:
     terminal = stage.attach(session)
     await stage.until(lambda: stage.events(session, "client.attached"), "client.attached")
     async with stage.counted("holdfast_clients_left_total", how="lost"):
-        terminal.send_signal(signal.SIGKILL)
+        terminal.process.send_signal(signal.SIGKILL)
         [left] = await stage.until(lambda: stage.events(session, "client.left"), "client.left")
     expect(left.facts["how"] == "lost", f"client.left says {left.facts['how']}, not lost")
     done = await session.run("echo still here")
@@ -369,6 +373,75 @@ async def heterogeneous(stage: Stage) -> str:
     return f"one execution, modalities {', '.join(sorted(modes))} and an attached terminal"
 
 
+async def with_an_agent(stage: Stage) -> str:
+    if find_spec("mcp") is None:
+        raise NotHere("the library for MCP is not installed: `pip install 'holdfast[mcp]'`")
+    session = await stage.session()
+    before = await session.info()
+    gus = await stage.operator("gus", "execute")
+    await stage.operator("bot", "execute,plain", kind="agent")
+    theirs = await gus.sessions.get(session.id)
+    terminal = stage.attach(session)
+    words = programs.module("holdfast", "mcp", "--as", "bot", "--session", session.id)
+    bot = await Agent.start(words, stage.environ, str(stage.workspace()))
+    try:
+        async with theirs.attach():
+            await stage.until(lambda: _attached(session, 2), "two attached terminals")
+            await stage.until(terminal.raw, "the terminal to take keys")
+            await _in_turn(stage, session, theirs, terminal.type, bot)
+            code = await bot.leave()
+        expect(code == 0, f"`holdfast mcp` ended with {code}")
+    finally:
+        if bot.process.returncode is None:
+            bot.process.kill()
+            await bot.process.wait()
+    terminal.process.send_signal(signal.SIGTERM)  # the last of the three
+    await stage.until(lambda: _left(session), "all clients to leave")
+    done = await session.run("echo from-the-next")
+    after = await session.info()
+    expect(done.output == "from-the-next\n", f"the session answers {done.output!r}")
+    expect(before.pid == after.pid, f"pid {before.pid} became {after.pid}")
+    made = {(e.actor, e.modality) async for e in session.log() if e.kind in ("command", "keys")}
+    wanted = {(FIRST, "cli"), ("gus", "sdk"), ("bot", "mcp")}
+    expect(wanted <= made, f"the record attributes {sorted(made)}, not {sorted(wanted)}")
+    how = ", ".join(f"{actor} by {modality}" for actor, modality in sorted(wanted))
+    return f"{how}; one writer; pid {after.pid} goes on after each left"
+
+
+async def _in_turn(
+    stage: Stage, session: Session, theirs: Session, typed: Callable[[str], None], bot: Agent
+) -> None:
+    """A person types; meanwhile agent and program are kept out; then each of them writes."""
+    typed("echo from-the-$((6 * 7))\r")  # the echo of the keys is not the text
+    await session.wait("text:from-the-42", timeout=SOON_S)
+    await _refused(theirs.send("echo intruder", enter=True), TurnHeld, "a second writer was let in")
+    waits = await bot("run", command="echo from-the-agent", wait_s=1)
+    expect(waits["state"] == "waiting_for_turn", f"the agent's command is {waits['state']}")
+    await session.turn.release()
+
+    async def done() -> dict[str, Any] | None:
+        found = await bot("read", ref=waits["ref"], wait_s=5)
+        return found if found["state"] == "done" else None
+
+    found = await stage.until(done, "the agent's command to end")
+    expect(found["exit_code"] == 0, f"the agent's command ended with {found['exit_code']}")
+    await _refused(theirs.send("echo intruder", enter=True), TurnHeld, "a third writer was let in")
+    await bot("turn", do="release")
+    ran = await theirs.run("echo from-the-program")
+    expect(ran.output == "from-the-program\n", f"the program got {ran.output!r}")
+    await theirs.turn.release()
+    text = (await session.view()).text
+    expect("intruder" not in text, "the input of a second writer reached the terminal")
+
+
+async def _attached(session: Session, count: int) -> bool:
+    return len((await session.info()).operators) == count
+
+
+async def _left(session: Session) -> bool:
+    return await _attached(session, 0)
+
+
 async def keeper_killed(stage: Stage) -> str:
     session = await stage.session()
     [row] = [
@@ -426,6 +499,13 @@ CHECKS: Final = (
         "claim: heterogeneous",
         "terminal, command line and SDK on one execution",
         heterogeneous,
+    ),
+    Check(
+        "M",
+        "claim: heterogeneous",
+        "a person, a program and an agent at once, one writer",
+        with_an_agent,
+        ADMITS,
     ),
     Check(
         "A3", "mode 7, claim: authority", "two writers; one seizes the turn", two_writers, ADMITS

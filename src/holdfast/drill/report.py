@@ -9,10 +9,10 @@ from html import escape
 from typing import Final, Literal
 
 from holdfast.drill.checks import CHECKS, NOT_BUILT, Check
-from holdfast.drill.stage import Broken, Stage
+from holdfast.drill.stage import Broken, NotHere, Stage
 from holdfast.model.errors import HoldfastError, Usage
 
-Verdict = Literal["held", "broken", "not_built", "not_live"]
+Verdict = Literal["held", "broken", "not_built", "not_live", "not_here"]
 CHECK_S: Final = 120.0  # for a check, however slow the machine is
 
 
@@ -70,6 +70,8 @@ async def _run(checks: Sequence[Check], told: Callable[[Result], None], live: bo
             try:
                 async with asyncio.timeout(CHECK_S):
                     evidence = await check.run(stage)
+            except NotHere as e:
+                verdict, evidence = "not_here", str(e)
             except (Broken, HoldfastError, TimeoutError, OSError) as e:
                 verdict, evidence = "broken", str(e) or f"no end within {CHECK_S:g} s"
             results.append(
@@ -89,9 +91,7 @@ async def _run(checks: Sequence[Check], told: Callable[[Result], None], live: bo
 
 
 def line(one: Result) -> str:
-    mark = {"held": "held", "broken": "BROKEN", "not_built": "not built", "not_live": "not live"}[
-        one.verdict
-    ]
+    mark = "BROKEN" if one.verdict == "broken" else one.verdict.replace("_", " ")
     took = f"{one.seconds:.1f} s" if one.seconds else ""
     return f"{mark:9} {one.clause:3} {one.name:52} {took:>7}  {one.evidence}".rstrip()
 
@@ -118,7 +118,7 @@ table {{ border-collapse: collapse; width: 100% }}
 td, th {{ border-bottom: 1px solid #ddd; padding: .4rem .6rem; text-align: left }}
 .held td:nth-child(4) {{ color: #06762f }}
 .broken td:nth-child(4) {{ color: #b3001b; font-weight: bold }}
-.not_built, .not_live {{ color: #777 }}
+.not_built, .not_live, .not_here {{ color: #777 }}
 </style>
 <h1>holdfast drill</h1>
 <table><tr><th>clause<th>promise<th>mode<th>verdict<th>seconds<th>evidence

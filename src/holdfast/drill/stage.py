@@ -16,10 +16,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import termios
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from holdfast import home as homes
 from holdfast.home import programs
@@ -38,6 +39,24 @@ FIRST: Final = "ann"  # the first operator of the installation
 
 class Broken(Exception):
     """A promise that did not hold, and the evidence."""
+
+
+class NotHere(Exception):
+    """What a check needs is not installed here."""
+
+
+class Terminal(NamedTuple):
+    """`holdfast attach` on a terminal of its own."""
+
+    process: subprocess.Popen[bytes]
+    keyboard: int  # a descriptor
+
+    async def raw(self) -> bool:
+        """Whether keys reach the session: before, the terminal discards them."""
+        return not termios.tcgetattr(self.keyboard)[3] & termios.ICANON
+
+    def type(self, text: str) -> None:
+        os.write(self.keyboard, text.encode())
 
 
 def expect(holds: object, otherwise: str) -> None:
@@ -138,7 +157,7 @@ class Stage:
             raise Broken(f"`{' '.join(words[:3])}` ended with {process.returncode}: {said}")
         return out.decode("utf-8", "replace")
 
-    def attach(self, session: Session, *words: str) -> subprocess.Popen[bytes]:
+    def attach(self, session: Session, *words: str) -> Terminal:
         """`holdfast attach` on a new terminal."""
         theirs, ours = pty.openpty()
         process = subprocess.Popen(
@@ -153,7 +172,7 @@ class Stage:
         os.close(ours)
         asyncio.get_running_loop().add_reader(theirs, _discard, theirs)
         self._terminals.append(process)
-        return process
+        return Terminal(process, theirs)
 
     # ------------------------------------------------------------ signatures
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,6 +86,12 @@ MUTANTS = {
         "host/server.py",
         "ids.check_name(operator), ids.check_name(modality)",
         'ids.check_name(operator), "cli"',
+    ),
+    "an agent acts as a program": Mutant(
+        "with_an_agent",
+        "faces/cli/services/mcp.py",
+        'modality="mcp"',
+        'modality="sdk"',
     ),
     "a seized turn stays with its holder": Mutant(
         "two_writers",
@@ -171,6 +178,7 @@ def test_o_every_promise_holds_on_this_build(tmp_path: Path) -> None:
     results = json.loads(done.stdout)["results"]
     broken = [one for one in results if one["verdict"] == "broken"]
     assert done.returncode == 0 and not broken, broken
+    assert find_spec("mcp") is None or all(one["verdict"] != "not_here" for one in results)
     assert all(one["evidence"] for one in results if one["verdict"] == "held")
     page = (tmp_path / "drill.html").read_text()
     assert page.count('<tr class="held">') == sum(one["verdict"] == "held" for one in results)
@@ -225,6 +233,19 @@ def test_o_a_promise_that_is_not_built_is_named_as_such(tmp_path: Path) -> None:
     assert [(one["clause"], one["verdict"]) for one in results] == [
         (clause, "not_built") for clause in ("R1", "R2", "R3", "R9")
     ]
+
+
+def test_m_without_the_library_for_mcp_the_drill_names_what_is_missing(tmp_path: Path) -> None:
+    source = tmp_path / "src"
+    shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
+    checks = source / "holdfast/drill/checks.py"
+    text = checks.read_text()
+    assert text.count('find_spec("mcp")') == 1
+    checks.write_text(text.replace('find_spec("mcp")', 'find_spec("a_library_that_is_not_here")'))
+    done = drill(tmp_path, source, "--json", "with_an_agent")
+    [result] = json.loads(done.stdout)["results"]
+    assert (done.returncode, result["verdict"]) == (0, "not_here")
+    assert "holdfast[mcp]" in result["evidence"]
 
 
 def test_an_unknown_clause_is_refused(tmp_path: Path) -> None:
