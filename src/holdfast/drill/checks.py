@@ -412,8 +412,8 @@ async def _in_turn(
     stage: Stage, session: Session, theirs: Session, typed: Callable[[str], None], bot: Agent
 ) -> None:
     """A person types; meanwhile agent and program are kept out; then each of them writes."""
-    typed("echo from-the-$((6 * 7))\r")  # the echo of the keys is not the text
-    await session.wait("text:from-the-42", timeout=SOON_S)
+    typed("echo from-the-terminal\r")
+    await session.wait("text:^from-the-terminal", timeout=SOON_S)
     await _refused(theirs.send("echo intruder", enter=True), TurnHeld, "a second writer was let in")
     waits = await bot("run", command="echo from-the-agent", wait_s=1)
     expect(waits["state"] == "waiting_for_turn", f"the agent's command is {waits['state']}")

@@ -112,6 +112,16 @@ def test_text_on_the_screen_or_in_later_output(hf: Installation) -> None:
     wait_for(hf, "sh", "idle")
 
 
+def test_s2_an_anchor_means_a_line_of_later_output_too(hf: Installation) -> None:
+    waiter = hf.start("wait", "sh", "--for", "text:^anchored$", "--timeout", "30", "--json")
+    hf.under_way("wait", 1)
+    hf.view("sh")  # answered after the look of the wait
+    hf.ok("send", "sh", "echo anchored", "--enter")
+    out, err = waiter.communicate(timeout=DEADLINE_S)
+    assert waiter.returncode == 0, err
+    assert json.loads(out)["seen"] == "anchored"
+
+
 def test_text_that_begins_on_the_screen_and_ends_in_later_output(hf: Installation) -> None:
     hf.new("halves", "--", "sh", "-c", "stty raw -echo; echo READY; exec cat -v")
     hf.wait("halves", "text:READY")

@@ -186,7 +186,7 @@ def _parse(condition: str, since: int | None = None) -> Check:
     kind, _, rest = condition.partition(":")
     if kind == "text" and rest:
         try:
-            pattern = re.compile(rest)
+            pattern = re.compile(rest, re.MULTILINE)
         except (re.error, OverflowError, RecursionError) as e:
             raise Usage(f"bad pattern {rest!a}: {e}", "it is a Python regular expression") from e
         return lambda host, session: _text(session, pattern, since)
