@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.drill.stage import Broken
+
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
 
 VERSION: Final = "2025-11-25"
 LINE_BYTES: Final = 1 << 20
@@ -38,7 +41,7 @@ class Agent:
         agent._send("notifications/initialized")
         return agent
 
-    async def __call__(self, tool: str, **arguments: Any) -> dict[str, Any]:
+    async def __call__(self, tool: str, **arguments: object) -> Json:
         """The structured result of a tool."""
         result = await self._ask("tools/call", name=tool, arguments=arguments)
         found = result.get("structuredContent")
@@ -51,13 +54,13 @@ class Agent:
         self._in.close()
         return await self.process.wait()
 
-    def _send(self, method: str, id: int | None = None, **params: Any) -> None:
+    def _send(self, method: str, id: int | None = None, **params: object) -> None:
         message = {"jsonrpc": "2.0", "method": method, "params": params}
         self._in.write(
             json.dumps(message if id is None else {**message, "id": id}).encode() + b"\n"
         )
 
-    async def _ask(self, method: str, **params: Any) -> dict[str, Any]:
+    async def _ask(self, method: str, **params: object) -> Json:
         self._number += 1
         self._send(method, self._number, **params)
         while line := await self._out.readline():

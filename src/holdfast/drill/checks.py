@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.drill.agent import Agent
 from holdfast.drill.stage import FIRST, SOON_S, Broken, NotHere, Stage, expect
@@ -26,6 +26,9 @@ from holdfast.model.errors import (
     TurnHeld,
 )
 from holdfast.sdk.session import Session
+
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
 
 LINES: Final = 20_000  # of output over which the host is killed
 ROLLED: Final = 4 << 20  # bytes of output at a time, until the ring is full
@@ -272,7 +275,7 @@ async def background_death(stage: Stage) -> str:
     )
     pid, ref = int(said["data"].split()[-1]), str(said["ref"])
 
-    async def left() -> dict[str, Any]:
+    async def left() -> Json:
         """What the act has left, by the kernel; its client has exited."""
         return dict(json.loads(await stage.command("resolve", ref, "--json")))
 
@@ -419,7 +422,7 @@ async def _in_turn(
     expect(waits["state"] == "waiting_for_turn", f"the agent's command is {waits['state']}")
     await session.turn.release()
 
-    async def done() -> dict[str, Any] | None:
+    async def done() -> Json | None:
         found = await bot("read", ref=waits["ref"], wait_s=5)
         return found if found["state"] == "done" else None
 
@@ -468,7 +471,7 @@ def _pids() -> set[int]:
     return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
-async def _not(found: Callable[[], Awaitable[dict[str, Any]]], name: str) -> bool:
+async def _not(found: Callable[[], Awaitable[Json]], name: str) -> bool:
     return not (await found())[name]
 
 

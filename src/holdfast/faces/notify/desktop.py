@@ -33,7 +33,7 @@ NOTICES: Final = (
 
 
 class Writer:
-    """The bytes of a message or of its body."""
+    """The bytes of a message, or of a body."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -160,7 +160,7 @@ def _fields(data: bytes, order: str) -> dict[int, str | int]:
 
 
 def socket_of(environ: Mapping[str, str]) -> str:
-    """The socket of the session bus; an abstract one begins with a NUL."""
+    """The socket of the session bus; an abstract address begins with a NUL."""
     runtime = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
     given = environ.get("DBUS_SESSION_BUS_ADDRESS") or f"unix:path={runtime}/bus"
     for one in given.split(";"):
@@ -180,7 +180,7 @@ class Desktop:
         self._environ = environ
         try:
             with Bus(socket_of(environ)) as bus:
-                # The service lists what it can, each as a text with its length.
+                # The answer is a list of texts, each after a length.
                 self._markup = b"\0body-markup\0" in bus.ask(NOTICES, "GetCapabilities")
         except (OSError, ValueError, struct.error, IndexError) as e:
             raise Impossible(
@@ -204,6 +204,6 @@ class Desktop:
         body.uint(0)  # no actions
         body.uint(0)  # no hints; the array still ends at a multiple of 8
         body.align(8)
-        body.data += struct.pack("<i", -1)  # for as long as the desktop shows such notifications
+        body.data += struct.pack("<i", -1)  # the desktop decides how long
         with Bus(socket_of(self._environ)) as bus:
             bus.ask(NOTICES, "Notify", "susssasa{sv}i", bytes(body.data))

@@ -1,7 +1,7 @@
 """Follows the waits of several machines, and hands each to all ways at once.
 
 A machine without an answer is asked again until the command ends. A way that fails or is slow does
-not delay the others: each has a queue.
+not delay the rest: each way has a queue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Said = Callable[[str], None]
 
 
 def short(wait: Wait) -> str:
-    """The text of a notice below its title."""
+    """The text of a notice below the title."""
     text = wait.text if len(wait.text) <= TEXT_CHARS else wait.text[: TEXT_CHARS - 3] + "..."
     if wait.kind != "approval":
         return "" if wait.kind == "exit" else text
@@ -70,7 +70,7 @@ class Outbox:
 
 
 class Watched:
-    """The waits of one machine. `machine`: its name; empty: this machine."""
+    """The waits of a machine. `machine`: the name; empty: this machine."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Watched:
             except NotFound:
                 if not reached:
                     raise
-                return  # the named sessions ended, and nothing of them is left
+                return  # the named sessions ended and were forgotten
 
     async def _unreached(self, error: HoldfastError) -> None:
         if not self._away:
@@ -151,8 +151,8 @@ class Watched:
 async def follow(watched: Sequence[Watched], outboxes: Sequence[Outbox], said: Said) -> None:
     """Returns when all named sessions have ended.
 
-    The first machine is the one that the command needs: its error ends the following. An error of
-    another machine is reported.
+    The command needs the first machine: an error of that machine ends the following. An error of a
+    further machine is reported.
     """
     sending = [asyncio.create_task(one.run()) for one in outboxes]
     following = [asyncio.create_task(one.run()) for one in watched]

@@ -1,4 +1,4 @@
-"""Notices as webhooks: the same deliveries as those of `holdfast http hook`.
+"""Notices as webhooks: the same deliveries as of `holdfast http hook`.
 
 The person who starts the command names the receiver, so any address is allowed. Only plain http to
 a public address is refused: the texts of acts may be secret.
