@@ -1,7 +1,7 @@
 """Notices through the user's own terminal, also over ssh.
 
 The terminal gets the bell and, if its kind is not known to misread it, a sequence for a desktop
-notification: OSC 9 (iTerm2, WezTerm, kitty, Ghostty, Windows Terminal) or OSC 777 (foot, rxvt).
+notification: OSC 9 (iTerm2, WezTerm, kitty, Ghostty) or OSC 777 (foot, rxvt).
 Terminals that know neither ignore the sequence. tmux and screen need a wrapper, and tmux also
 `allow-passthrough on`. The sequence ends with BEL, because ST would end the wrapping of screen.
 """
