@@ -222,3 +222,21 @@ def test_m_a_session_gets_another_name_and_its_history_is_shown(hf: Installation
             assert [one.observe for one in session.info().operators] == [True]
             with pytest.raises(holdfast.Refused):
                 terminal.write(b"x")
+
+
+def test_a3_a_signal_does_not_wait_for_a_command_that_has_not_begun(hf: Installation) -> None:
+    hf.ready("sdk-stands")
+
+    async def work() -> None:
+        async with client(hf) as c:
+            session = await c.sessions.get("sdk-stands")
+            await session.run("true")
+            shell = (await session.info()).pid
+            assert shell is not None
+            os.kill(shell, signal.SIGSTOP)  # it does not begin what is typed
+            behind = asyncio.create_task(session.run("echo mine"))
+            await asyncio.to_thread(hf.under_way, "run", 1)
+            await session.signal(shell, "CONT")
+            assert (await behind).output == "mine\n"
+
+    together(work())

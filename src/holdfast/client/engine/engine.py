@@ -17,6 +17,7 @@ from holdfast.model.errors import PeerFault, Refused
 from holdfast.model.limits import CONNECT_WAIT_S, REPLY_WAIT_S
 
 LANES_MAX: Final = 16  # each more than the first exists because an act waits for an approval
+URGENT: Final = frozenset(("signal", "seize", "halt"))  # acts that stop what another act began
 FOR_EVER: Final = float("inf")  # a follower waits for the host as long as its caller wants
 
 
@@ -75,7 +76,9 @@ class Engine:
         if not acts.is_act(op, fields):
             return self._lanes[0]
         place = acts.place(op, fields)
-        for lane in self._lanes:
+        # A signal must not wait behind a command that has not begun.
+        passes = op in URGENT and self._lanes[0].busy(place)
+        for lane in self._lanes[int(passes) :]:
             if not lane.waits(place):
                 return lane
         if len(self._lanes) == LANES_MAX:

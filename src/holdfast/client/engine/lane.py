@@ -3,7 +3,8 @@
 The host knows an act by client and number, and takes the acts of one client on one session in the
 order of their numbers. So a lane has at most one act per session that the host has not settled yet,
 and repeats that act under the same number after a lost connection. While an act waits for an
-approval, the engine sends further acts on that session through another lane.
+approval, the engine sends further acts on that session through another lane. Signals, seizures and
+halts never wait behind another act.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class Lane:
     def waits(self, place: str) -> bool:
         """Whether an act on this place waits for an approval."""
         return place in self._orders and self._orders[place].held
+
+    def busy(self, place: str) -> bool:
+        """Whether an act on this place is not settled, such as a command that has not begun."""
+        return place in self._orders and self._orders[place].taken
 
     async def close(self) -> None:
         """Leaves. A thread that is connecting closes the socket itself."""
@@ -183,6 +188,10 @@ class Order:
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self.held = False  # the present act waits for an approval
+
+    @property
+    def taken(self) -> bool:
+        return self._lock.locked()
 
     async def enter(self) -> Unsettled:
         await self._lock.acquire()
