@@ -85,6 +85,25 @@ class Files:
     def __init__(self, portal: Portal, it: _files.Files) -> None:
         self._portal, self._it = portal, it
 
+    def acting(
+        self,
+        *,
+        hold: float | None = None,
+        intent: str | None = None,
+        expects: str | None = None,
+        on_held: OnHeld | None = None,
+    ) -> Files:
+        """The same files, with more facts in every call.
+
+        `hold`: seconds to wait for an approval, if the policy asks for one. `on_held`: called when
+        that wait begins. `intent` and `expects`: the purpose and the expected effect, for the
+        record.
+        """
+        return Files(
+            self._portal,
+            self._it.acting(hold=hold, intent=intent, expects=expects, on_held=on_held),
+        )
+
     def ls(self, path: str = ".", *, after: str = "", limit: int = 1000) -> list[FileInfo]:
         """The first entries of a directory by name; `after`: the entries behind this name."""
         return self._portal.run(self._it.ls(path, after=after, limit=limit))
@@ -202,6 +221,11 @@ class Forward:
     def connections(self) -> int:
         """Connections that were accepted here so far."""
         return self._it.connections
+
+    @property
+    def over(self) -> bool:
+        """Whether the forward has ended by itself: `wait` has the reason."""
+        return self._it.over
 
     def wait(self) -> None:
         """Returns when the session has ended; raises `NotAllowed` when the right has ended."""
@@ -405,13 +429,25 @@ class Session:
         """A terminal attached to the session, within a `with` block; `observe`: without typing."""
         return Attachment(self._portal, self._it.attach(size, observe=observe))
 
-    def forward(self, port: int, listen: str | None = None, *, expose: bool = False) -> Forward:
+    def forward(
+        self,
+        port: int,
+        listen: str | None = None,
+        *,
+        expose: bool = False,
+        intent: str | None = None,
+        on_held: OnHeld | None = None,
+    ) -> Forward:
         """A listening TCP port of the session at an address of this machine, within a `with` block.
 
         `listen`: ADDRESS, ADDRESS:PORT or PORT; by default 127.0.0.1 with the same port, or with a
-        free port. `expose`: allow an address that other machines can reach.
+        free port. `expose`: allow an address that other machines can reach. `intent`: the purpose,
+        for the record. `on_held`: called when the forward waits for an approval.
         """
-        return Forward(self._portal, self._it.forward(port, listen, expose=expose))
+        return Forward(
+            self._portal,
+            self._it.forward(port, listen, expose=expose, intent=intent, on_held=on_held),
+        )
 
     def view(self, *, history: int = 0) -> Screen:
         """The screen now; `history`: lines of scrollback."""

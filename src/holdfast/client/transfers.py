@@ -33,15 +33,20 @@ NO_PROGRESS: Final[Progress] = lambda done, size: None  # noqa: E731
 
 
 class Transfers:
-    """The files of one session. `on_held`: called when an act waits for an approval."""
+    """The files of one session. `on_held`: called when an act waits for an approval.
+
+    `more`: fields that every request has in addition.
+    """
 
     def __init__(
         self,
         engine: Engine,
         session: str,
-        on_held: Callable[[Json], None] = lambda event: None,
+        on_held: Callable[[Json], object] = lambda event: None,
+        **more: object,
     ) -> None:
         self._engine, self._session, self._on_held = engine, session, on_held
+        self._more = more
 
     async def ask(self, op: str, **fields: Any) -> Json:
         """The reply to `files.OP`."""
@@ -54,7 +59,8 @@ class Transfers:
     async def _parts(self, op: str, fields: Json, **more: Any) -> AsyncGenerator[Part, None]:
         # While an upload is under way the host has nothing to say; a lost connection is noticed.
         wait_s = None if op == "put" else ANSWER_S
-        stream = self._engine.stream(f"files.{op}", wait_s, session=self._session, **more, **fields)
+        asked = {"session": self._session, **fields, **self._more}
+        stream = self._engine.stream(f"files.{op}", wait_s, **more, **asked)
         async with contextlib.aclosing(stream) as parts:
             async for part in parts:
                 if isinstance(part, Event) and part.name == "held":

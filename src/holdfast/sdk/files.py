@@ -15,7 +15,7 @@ from holdfast.client.engine.engine import Engine
 from holdfast.client.engine.parts import Data
 from holdfast.client.transfers import NO_PROGRESS, Transfers, local_name, local_target
 from holdfast.model.errors import Impossible
-from holdfast.sdk.results import FileInfo, Found, Transferred, read
+from holdfast.sdk.results import FileInfo, Found, OnHeld, Transferred, given, on_question, read
 
 PAGE: Final = 1000  # entries of a directory in one answer
 
@@ -23,8 +23,28 @@ PAGE: Final = 1000  # entries of a directory in one answer
 class Files:
     """The files of a session; every call needs the right `files` and is recorded."""
 
-    def __init__(self, engine: Engine, session: str) -> None:
-        self._transfers = Transfers(engine, session)
+    def __init__(
+        self, engine: Engine, session: str, on_held: OnHeld | None = None, **more: Any
+    ) -> None:
+        self._engine, self._session = engine, session
+        self._transfers = Transfers(engine, session, on_question(on_held), **more)
+
+    def acting(
+        self,
+        *,
+        hold: float | None = None,
+        intent: str | None = None,
+        expects: str | None = None,
+        on_held: OnHeld | None = None,
+    ) -> Files:
+        """The same files, with more facts in every call.
+
+        `hold`: seconds to wait for an approval, if the policy asks for one. `on_held`: called when
+        that wait begins. `intent` and `expects`: the purpose and the expected effect, for the
+        record.
+        """
+        meant = given(intent=intent, expects=expects)
+        return Files(self._engine, self._session, on_held, hold=hold, **meant)
 
     async def ls(self, path: str = ".", *, after: str = "", limit: int = 1000) -> list[FileInfo]:
         """The first entries of a directory by name; `after`: the entries behind this name."""

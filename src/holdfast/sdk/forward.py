@@ -5,18 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from types import TracebackType
+from typing import Any
 
 from holdfast.client.engine.engine import Engine
 from holdfast.client.engine.forward import Forwarding, listener
+from holdfast.sdk.results import OnHeld, on_question
 
 
 class Forward:
     """A port of a session at a local address, for `async with`."""
 
     def __init__(
-        self, engine: Engine, session: str, port: int, listen: str | None, expose: bool
+        self,
+        engine: Engine,
+        session: str,
+        port: int,
+        listen: str | None,
+        expose: bool,
+        on_held: OnHeld | None = None,
+        **more: Any,
     ) -> None:
         self._engine, self._session, self._wanted = engine, session, (listen, expose)
+        self._on_held, self._more = on_question(on_held), more
         self._forwarding: Forwarding | None = None
         self._running: asyncio.Task[None] | None = None
         self.port: int = port
@@ -27,7 +37,9 @@ class Forward:
         if self._running is None:
             at = listener(self._wanted[0], self.port, self._wanted[1])
             self.host, self.local_port = at.getsockname()[:2]
-            forwarding = Forwarding(self._engine, self._session, self.port, at)
+            forwarding = Forwarding(
+                self._engine, self._session, self.port, at, self._on_held, **self._more
+            )
             self._forwarding, self._running = forwarding, asyncio.create_task(forwarding.run())
             opening = asyncio.create_task(forwarding.opened())
             try:
@@ -59,6 +71,11 @@ class Forward:
     def connections(self) -> int:
         """Connections that were accepted here so far."""
         return 0 if self._forwarding is None else self._forwarding.connections
+
+    @property
+    def over(self) -> bool:
+        """Whether the forward has ended by itself: `wait` has the reason."""
+        return self._running is not None and self._running.done()
 
     async def wait(self) -> None:
         """Returns when the session has ended; raises `NotAllowed` when the right has ended."""

@@ -421,7 +421,22 @@ class Found:
     unreadable: int = 0
 
 
-# ------------------------------------------------------------ from JSON
+# ------------------------------------------------------------ to and from JSON
+
+
+def on_question(on_held: OnHeld | None) -> Callable[[Mapping[str, Any]], None]:
+    """Calls `on_held` with the question of an event `held`."""
+
+    def held(event: Mapping[str, Any]) -> None:
+        if on_held is not None:
+            on_held(read(Question, event))
+
+    return held
+
+
+def given(**fields: str | None) -> dict[str, Any]:
+    """The fields that have a value; an older host does not know all of them."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def read(cls: type[T], body: Mapping[str, Any], **more: Any) -> T:

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.client.engine.parts import Data, Event, Gap, Part, Reply
 from holdfast.model.errors import TimedOut
-from holdfast.sdk.results import Chunk, OnHeld, Question, Range, RunResult, read
+from holdfast.sdk.results import Chunk, OnHeld, Range, RunResult, on_question
 
 
 async def began(
@@ -42,7 +42,7 @@ class Running:
         on_held: OnHeld | None = None,
         inherits: Mapping[str, Any] | None = None,
     ) -> None:
-        self._parts, self._on_held = parts, on_held
+        self._parts, self._on_held = parts, on_question(on_held)
         self.ref: str | None = None
         self.over: bool = False
         self._unread: list[Chunk] = []
@@ -66,8 +66,8 @@ class Running:
             return
         if isinstance(part, Event) and part.name == "began":
             self.ref = part.body.get("ref")
-        elif isinstance(part, Event) and part.name == "held" and self._on_held is not None:
-            self._on_held(read(Question, part.body))
+        elif isinstance(part, Event) and part.name == "held":
+            self._on_held(part.body)
         elif isinstance(part, Gap):
             self._lost += part.end - part.start
         elif isinstance(part, Data):

@@ -27,6 +27,7 @@ from holdfast.sdk.results import (
     SessionInfo,
     TurnState,
     Waited,
+    given,
     read,
 )
 from holdfast.sdk.running import Running, began
@@ -125,7 +126,7 @@ class Session:
                 timeout=_left(end) or 0.0,
                 resume=None,
                 hold=hold,
-                **_given(once=once, intent=intent, expects=expects),
+                **given(once=once, intent=intent, expects=expects),
             )
             try:
                 return await began(parts, on_held, inherits)
@@ -173,7 +174,7 @@ class Session:
             keys=[*keys, *(["Enter"] if enter else [])],
             paste=paste,
             hold=hold,
-            **_given(once=once, intent=intent),
+            **given(once=once, intent=intent),
         )
         return read(Sent, body)
 
@@ -219,13 +220,23 @@ class Session:
         """A terminal attached to the session, within a `with` block; `observe`: without typing."""
         return Attachment(self._engine, self.id, size, observe)
 
-    def forward(self, port: int, listen: str | None = None, *, expose: bool = False) -> Forward:
+    def forward(
+        self,
+        port: int,
+        listen: str | None = None,
+        *,
+        expose: bool = False,
+        intent: str | None = None,
+        on_held: OnHeld | None = None,
+    ) -> Forward:
         """A listening TCP port of the session at an address of this machine, within a `with` block.
 
         `listen`: ADDRESS, ADDRESS:PORT or PORT; by default 127.0.0.1 with the same port, or with a
-        free port. `expose`: allow an address that other machines can reach.
+        free port. `expose`: allow an address that other machines can reach. `intent`: the purpose,
+        for the record. `on_held`: called when the forward waits for an approval.
         """
-        return Forward(self._engine, self.id, port, listen, expose)
+        more = given(intent=intent)
+        return Forward(self._engine, self.id, port, listen, expose, on_held, **more)
 
     # ------------------------------------------------------------ looking
 
@@ -355,11 +366,6 @@ async def entries(
             yield entry
         if len(page) < PAGE:
             return
-
-
-def _given(**fields: str | None) -> dict[str, Any]:
-    """The fields that have a value; an older host does not know all of them."""
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _left(end: float | None) -> float | None:

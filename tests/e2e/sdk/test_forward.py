@@ -201,3 +201,55 @@ def test_t8_a_port_in_a_network_of_the_session_s_own(hf: Installation) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="makes a throwaway user")
 def test_t8_all_of_it_as_an_ordinary_user() -> None:
     passes_as_ordinary_user(f"{__file__}::test_t8_a_port_in_a_network_of_the_session_s_own")
+
+
+ASKED = """version = 1
+extends = "default"
+[[rule]]
+name = "files and ports"
+verdict = "ask"
+because = "a person decides about files and ports"
+when = { act = ["files", "forward"] }
+"""
+
+
+def test_p4_a_program_is_told_that_its_acts_on_files_and_ports_are_held(
+    fresh: Installation,
+) -> None:
+    fresh.people("ann", "bob")
+    (fresh.home / "policy.toml").write_text(ASKED)
+    fresh.ready("asked", "--contained", "--cwd", str(fresh.user))
+    found = free_port()
+    fresh.ok("run", "asked", "--", f"python3 -m http.server --bind 127.0.0.1 {found} &")
+    fresh.ok("wait", "asked", "--for", f"port:{found}")
+    fresh.ok("turn", "asked", "release")
+
+    async def work() -> None:
+        async with client(fresh, "bob") as b, client(fresh, "ann") as a:
+            questions: asyncio.Queue[holdfast.Question] = asyncio.Queue()
+
+            async def approving() -> None:
+                while True:
+                    await a.approvals.approve((await questions.get()).id)
+
+            approver = asyncio.create_task(approving())
+            session = await b.sessions.get("asked")
+            files = session.files.acting(
+                hold=DEADLINE_S, intent="keep", expects="a note", on_held=questions.put_nowait
+            )
+            assert (await files.write_bytes("note", b"x")).size == 1
+            asked = session.forward(found, intent="look", on_held=questions.put_nowait)
+            async with asked as forward:
+                assert not forward.over
+            approver.cancel()
+            with pytest.raises(holdfast.Held):
+                await session.files.acting(hold=0.0).stat("note")
+            meant = [
+                (entry.kind, entry.facts.get("intent"), entry.facts.get("expects"))
+                async for entry in session.log()
+                if entry.phase == "intent" and entry.actor == "bob"
+            ]
+            assert meant == [("files", "keep", "a note"), ("forward", "look", None)]
+
+    together(work())
+    fresh.end("asked")

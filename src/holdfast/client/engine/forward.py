@@ -11,9 +11,11 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from holdfast.client.engine.engine import Engine
+from holdfast.client.engine.lane import Fields
 from holdfast.client.engine.parts import Data, Event, Reply
 from holdfast.client.engine.wire import Exchange
 from holdfast.client.gone import HostGone
@@ -80,10 +82,23 @@ def _parsed(text: str) -> tuple[str, int | None]:
 
 
 class Forwarding:
-    """An open forward. `opened` waits for the host; `run` lasts as long as the forward."""
+    """An open forward. `opened` waits for the host; `run` lasts as long as the forward.
 
-    def __init__(self, engine: Engine, session: str, port: int, at: socket.socket) -> None:
-        self._engine, self._session, self._port, self._listener = engine, session, port, at
+    `on_held`: called when the forward waits for an approval. `more`: further fields.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        session: str,
+        port: int,
+        at: socket.socket,
+        on_held: Callable[[Mapping[str, object]], object] = lambda event: None,
+        **more: object,
+    ) -> None:
+        self._engine, self._session, self._listener = engine, session, at
+        self._on_held = on_held
+        self._fields: Fields = {"session": session, "port": port, "hold": None, **more}
         self._id = ""  # of the forward that the host has open
         self._open = asyncio.Event()
         self._room = asyncio.Semaphore(FORWARD_CONNECTIONS_MAX)
@@ -97,14 +112,14 @@ class Forwarding:
         """Returns when the session has ended; raises if the right has ended or is missing."""
         accepting = asyncio.create_task(self._accept())
         try:
-            asked = self._engine.stream(
-                "forward", patient=True, session=self._session, port=self._port, hold=None
-            )
+            asked = self._engine.stream("forward", patient=True, **self._fields)
             async with contextlib.aclosing(asked) as parts:
                 async for part in parts:
                     if isinstance(part, Event) and part.name == "began":
                         self._id = str(part.body["forward"])
                         self._open.set()
+                    elif isinstance(part, Event) and part.name == "held":
+                        self._on_held(part.body)
         except OutcomeUnknown as e:
             if self._id and isinstance(e.__cause__, HoldfastError):
                 raise e.__cause__ from None  # the forward was open: this is why it ended

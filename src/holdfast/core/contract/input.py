@@ -15,13 +15,11 @@ from holdfast.core.contract.message import (
 
 @message
 class Send(SessionAct):
-    """Text, then named keys, as if typed. `intent` and `expects`: as of `run`."""
+    """Text, then named keys, as if typed."""
 
     text: str
     keys: tuple[str, ...] = checked("keys are names", default=())
     paste: bool = False
-    intent: str | Absent = ABSENT
-    expects: str | Absent = ABSENT
 
 
 @message
@@ -47,8 +45,7 @@ class Run(SessionAct):
     `timeout`: seconds to follow the command, 0 for no limit. `resume`: the offset in the output
     from which a repeated request goes on. `for_terminal`: leave out queries that a second terminal
     must not answer. `stdin`: the command reads input that the client sends in STDIN frames, instead
-    of the terminal. `intent` and `expects`: the purpose and the expected effect, in the client's
-    words, for the record.
+    of the terminal.
     """
 
     text: str
@@ -56,8 +53,6 @@ class Run(SessionAct):
     resume: int | None = None
     for_terminal: bool = False
     stdin: bool = False
-    intent: str | Absent = ABSENT
-    expects: str | Absent = ABSENT
 
 
 @message

@@ -92,6 +92,8 @@ class SessionAct:
     """The fields of every act on a session. `hold`: seconds to wait here for an approval.
 
     `once`: an idempotency key; a request with the key of an earlier act gets the act's outcome.
+    `intent` and `expects`: the purpose and the expected effect, in the client's words, for the
+    record.
     """
 
     session: str
@@ -99,6 +101,8 @@ class SessionAct:
     signed: Signed = checked("{op}: a signature has statement, signature, salt")
     hold: float | None = None
     once: str | Absent = ABSENT
+    intent: str | Absent = ABSENT
+    expects: str | Absent = ABSENT
 
 
 @message

@@ -30,8 +30,9 @@ with `act` "show" is no act, and has no signature.
 Fields that change only how the client waits for the answer and reads it are not signed:
 
 - every act: `hold`, the wait for an approval;
+- every act on a session but `turn`: `intent` and `expects`, which the record has as the host's
+  testimony;
 - `run`: `timeout`, `resume` and `for_terminal`, which concern the output that this client gets;
-- `run` and `send`: `intent` and `expects`, which the record has as the host's testimony;
 - `turn`: `wait`, after which the request leaves the queue;
 - `end`: `again`, with which a repeat of the request may find the session ended already;
 - `files.get`: `from` and `version`, with which a repeat of the request continues;
