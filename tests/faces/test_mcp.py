@@ -13,8 +13,11 @@ import pytest
 
 import holdfast
 from holdfast.core.session.inheritance import names_a_secret
-from holdfast.faces.mcp import front, text, tools
+from holdfast.faces.mcp import front, recovery, text, tools
 from holdfast.faces.mcp.front import Front, answer
+from holdfast.model.errors import Busy, NotListening
+from holdfast.sdk.recovery import ADVICE as OF_SDK
+from holdfast.sdk.recovery import for_programs
 
 Json = dict[str, Any]
 INITIALIZE = {
@@ -156,6 +159,24 @@ def test_every_tool_is_described_by_a_schema() -> None:
         assert all("type" in one or "enum" in one for one in schema["properties"].values())
     assert len(json.dumps(tools.TOOLS)) < 5_500, "every agent pays for this in each conversation"
     assert tuple(sorted(front.VERSIONS)) == front.VERSIONS
+
+
+def test_tool_sets_are_small_and_tell_what_they_take() -> None:
+    sizes = {name: len(json.dumps(found)) for name, found in tools.SETS.items()}
+    assert sizes["files"] < 2_500 and sizes["forward"] < 600, sizes
+    names = [tool["name"] for tool in tools.chosen(tuple(tools.SETS))]
+    assert len({*names}) == len(names)
+    listed = tools.chosen(("forward",))
+    found = answer(LIST, "9", listed)
+    assert found is not None and found["result"]["tools"] == list(listed)
+
+
+def test_errors_advise_an_agent_to_use_its_tools() -> None:
+    assert recovery.ADVICE.keys() == OF_SDK.keys(), "no advice of the Python API is left"
+    busy = recovery.for_agents(for_programs(Busy("a program runs")))
+    assert "stop" in busy.recover and "session." not in busy.recover
+    named = recovery.for_agents(for_programs(NotListening("no", "start the server there")))
+    assert named.recover == "start the server there", "what the host knows better stays"
 
 
 def test_output_keeps_its_beginning_and_its_end() -> None:

@@ -5,83 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import holdfast
-from tests.support.installation import DEADLINE_S, Installation, installation
+from tests.support.installation import DEADLINE_S, Installation
 
 pytest.importorskip("mcp", reason="the library of the extra [mcp] is not installed")
 
 import httpx2
-from mcp import ClientSession, StdioServerParameters
+from mcp import Client, ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import TextContent
+from mcp_types import TextResourceContents
 
-Json = dict[str, Any]
-
-
-class Agent:
-    """The tools, and the text of each result, which must say the same as its structure."""
-
-    def __init__(self, session: ClientSession) -> None:
-        self.session = session
-
-    async def __call__(self, tool: str, **arguments: Any) -> Json:
-        result = await self.session.call_tool(tool, arguments)
-        (text,) = result.content
-        body: Json | None = result.structured_content
-        assert body is not None and isinstance(text, TextContent) and json.loads(text.text) == body
-        return body
-
-    async def until(self, ref: str, *states: str) -> Json:
-        """Polls the reference until the state is one of these; gives all output since then."""
-        output = ""
-        async with asyncio.timeout(DEADLINE_S):
-            while (body := await self("read", ref=ref, wait_s=5))["state"] not in states:
-                output += body.get("output", "")
-        return {**body, "output": output + body.get("output", "")}
-
-
-@asynccontextmanager
-async def connected(hf: Installation, *words: str) -> AsyncIterator[Agent]:
-    program = StdioServerParameters(
-        command=sys.executable, args=["-m", "holdfast", "mcp", *words], env=hf.env
-    )
-    async with stdio_client(program) as streams, ClientSession(*streams) as session:
-        await session.initialize()
-        yield Agent(session)
-
-
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as made:
-        made.people("ann")
-        made.people("bot", rights="execute", kind="agent")
-        yield made
-
-
-@pytest.fixture
-def work(house: Installation, request: pytest.FixtureRequest) -> Iterator[str]:
-    name = request.node.name.removeprefix("test_").replace("_", "-")[:30]
-    place = house.user / name
-    place.mkdir()
-    house.ready(name, "--contained", "--cwd", str(place))
-    yield name
-    house.quick("end", name)
-
-
-def play(house: Installation, name: str, script: Callable[[Agent], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with connected(house, "--as", "bot", "--session", name) as agent:
-            await script(agent)
-
-    asyncio.run(main())
+from tests.support.agents.tools import Agent, connected, play, program
 
 
 def test_m_an_agent_runs_commands_and_asks_again(house: Installation, work: str) -> None:
@@ -186,6 +125,24 @@ def test_a1_an_agent_waits_for_the_turn_and_learns_of_changes(
         assert done["output"] == "mine\n"
         changed = "\n".join(done["changed_by_others"])
         assert "ann's variable MODE" in changed and "ann's change of directory" in changed, done
+
+    play(house, work, script)
+
+
+def test_a6_input_also_tells_what_changed_meanwhile(house: Installation, work: str) -> None:
+    async def script(agent: Agent) -> None:
+        assert (await agent("run", command="true"))["exit_code"] == 0
+        away = "cd /; export A=1 B=2 C=3 D=4; (exec sleep 1000) &"
+        await asyncio.to_thread(house.quick, "--as", "ann", "seize", work)
+        await asyncio.to_thread(house.quick, "--as", "ann", "run", work, "--", away)
+        await asyncio.to_thread(house.quick, "--as", "ann", "turn", work, "hand", "bot")
+        sent = await agent("send", text="pwd", keys=["Enter"])
+        assert next(iter(sent)) == "changed_by_others", "the host tells it once"
+        changed = "\n".join(sent["changed_by_others"])
+        facts = [f"ann's variable {name}" for name in "ABCD"]
+        for fact in (*facts, "ann's change of directory", "'sleep 1000' by ann", "ann: seize"):
+            assert fact in changed, changed
+        assert "changed_by_others" not in await agent("run", command="true")
 
     play(house, work, script)
 
@@ -387,6 +344,24 @@ def test_m_an_agent_without_a_session_gets_one_of_its_own(house: Installation) -
     asyncio.run(main())
 
 
+def test_m_the_tools_in_both_eras_of_the_protocol(house: Installation, work: str) -> None:
+    words = ("--as", "bot", "--session", work, "--tools", "forward")
+
+    async def main(mode: str) -> None:
+        async with Client(program(house, *words), mode=mode) as client:
+            tools = [one.name for one in (await client.list_tools()).tools]
+            assert (tools[0], tools[-1]) == ("run", "forward")
+            done = await Agent(client)("run", command="echo hello; (exit 3)")
+            assert (done["state"], done["exit_code"], done["output"]) == ("done", 3, "hello\n")
+            wrong = await Agent(client)("run", nonsense=1)
+            assert wrong["state"] == "refused" and wrong["recover"]
+            (guide,) = (await client.read_resource("holdfast://guide")).contents
+            assert isinstance(guide, TextResourceContents) and "`held`" in guide.text
+
+    for mode in ("legacy", "2026-07-28", "auto"):
+        asyncio.run(main(mode))
+
+
 def test_m_the_tools_over_http_need_the_token(house: Installation, work: str) -> None:
     words = ("--as", "bot", "mcp", "--session", work, "--listen", "127.0.0.1:0", "--json")
     server = house.start(*words)
@@ -405,6 +380,12 @@ def test_m_the_tools_over_http_need_the_token(house: Installation, work: str) ->
             await session.initialize()
             done = await Agent(session)("run", command="echo by http")
             assert (done["exit_code"], done["output"]) == (0, "by http\n")
+        async with (
+            httpx2.AsyncClient(headers=right) as http,
+            Client(streamable_http_client(url, http_client=http), mode="2026-07-28") as client,
+        ):
+            done = await Agent(client)("run", command="echo by http; (exit 4)")
+            assert (done["exit_code"], done["output"]) == (4, "by http\n")
         async with httpx2.AsyncClient() as http:
             for headers in ({}, {"Authorization": "Bearer hf_wrong"}):
                 assert (await http.post(url, json={}, headers=headers)).status_code == 401

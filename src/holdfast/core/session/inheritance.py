@@ -133,10 +133,11 @@ def _author(one: Mapping[str, object]) -> object:
 # ------------------------------------------------------------ words
 
 
-def in_a_line(facts: Mapping[str, Any], me: str = "") -> str:
+def in_a_line(facts: Mapping[str, Any], me: str = "", most: Mapping[str, int] = SHOWN_EACH) -> str:
     """Describe the inherited state of other operators; empty if there is none.
 
-    A terminal may have no room for the whole line: the most dangerous parts come first.
+    A terminal may have no room for the whole line: the most dangerous parts come first. `most`: the
+    number of facts of each kind.
     """
     known = {one["name"] for one in facts.get("credentials") or () if one["kind"] == "variable"}
     staged = [f"{p['text'][:SHOWN_TEXT]!r} by {p['operator']}" for p in facts.get("staged") or ()]
@@ -154,11 +155,11 @@ def in_a_line(facts: Mapping[str, Any], me: str = "") -> str:
     held = [file_in_words(one) for one in facts.get("files") or () if one["actor"] != me]
     return "".join(
         (
-            _part("staged", "on the line", staged),
-            _part("credentials", "open credentials", opened),
-            _part("jobs", "runs", jobs),
-            _part("changed", "changed", changed),
-            _part("files", "files", held),
+            _part(most["staged"], "on the line", staged),
+            _part(most["credentials"], "open credentials", opened),
+            _part(most["jobs"], "runs", jobs),
+            _part(most["changed"], "changed", changed),
+            _part(most["files"], "files", held),
         )
     )
 
@@ -187,7 +188,7 @@ def _of(one: Mapping[str, object]) -> str:
     return "" if one["actor"] == UNKNOWN else f"{one['actor']}'s "
 
 
-def _part(key: str, title: str, told: Iterable[str]) -> str:
-    each, most = list(told), SHOWN_EACH[key]
+def _part(most: int, title: str, told: Iterable[str]) -> str:
+    each = list(told)
     more = f" and {len(each) - most} more" if len(each) > most else ""
     return printable(f"; {title}: {', '.join(each[:most])}{more}") if each else ""

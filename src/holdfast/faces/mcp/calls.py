@@ -9,18 +9,21 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.core.screen.plain_text import plain
-from holdfast.core.session.inheritance import in_a_line
+from holdfast.core.session.inheritance import SHOWN_EACH, in_a_line
 from holdfast.faces.mcp import tools
-from holdfast.faces.mcp.acts import Act, Acts
-from holdfast.faces.mcp.text import cut, hidden, unfinished
-from holdfast.model.errors import Held, HoldfastError, NotFound, TimedOut, Usage
+from holdfast.faces.mcp.acts import Act, Acts, Command
+from holdfast.faces.mcp.arguments import checked
+from holdfast.faces.mcp.files import FileTools
+from holdfast.faces.mcp.forwards import ForwardTools
+from holdfast.faces.mcp.recovery import refused
+from holdfast.faces.mcp.text import chars, cut, hidden, unfinished
+from holdfast.model.errors import Held, HoldfastError, Lost, NotFound, TimedOut, Usage
 from holdfast.sdk.client import Client
 from holdfast.sdk.observed import Entry
-from holdfast.sdk.recovery import for_programs
-from holdfast.sdk.results import Approval, Question, SessionInfo
+from holdfast.sdk.results import Approval, Question, SessionInfo, Waited
 from holdfast.sdk.session import Session
 
 if TYPE_CHECKING:
@@ -31,8 +34,25 @@ PAGE_WAIT_S: Final = 10.0  # for output that the host has already
 QUIET_S: Final = 0.25  # output that pauses this long is a reply
 ENTRIES: Final = 100  # processes, ports and files in one answer
 OTHERS_SHOWN: Final = 12  # acts of other operators in one result
+FACTS_SHOWN: Final = dict.fromkeys(SHOWN_EACH, 12)  # of the inherited state, of each kind
 TYPED_WAIT_S: Final = 2.0  # after `send`, unless the agent names a time
+WHOLE_LINE: Final = (
+    "a human decides; or use run for a command, send a whole line with the key Enter in one call, "
+    "or stop for the foreground program"
+)
 WAITING: Final = {"input": "needs_input", "secret": "needs_secret"}
+
+
+class Acting(Protocol):
+    """Begins an act and gives its result, or its state so far."""
+
+    async def __call__(
+        self,
+        session: str | None,
+        what: tuple[object, ...],
+        do: Callable[[Act], Awaitable[Json]],
+        once: str | None = None,
+    ) -> Json: ...
 
 
 class Calls:
@@ -44,29 +64,42 @@ class Calls:
         operator: str,
         session: str | None = None,
         secrets: Mapping[str, str] | None = None,
+        sets: tuple[str, ...] = (),
     ) -> None:
-        """`session`: where the agent works by default; None: a new session of its own."""
+        """`session`: where the agent works by default; None: a new session of its own.
+
+        `sets`: the names of further tool sets.
+        """
         self._client, self._operator = client, operator
         self._default, self._secrets = session, secrets or {}
+        self._schemas = {tool["name"]: tool["inputSchema"] for tool in tools.chosen(sets)}
+        self._sets = [SETS[one](self._act, self._secrets) for one in sets]
         self._acts = Acts()
         self._sessions: dict[str, Session] = {}  # by id
         self._mine: Session | None = None  # the session that this server made
+        # By id of the session: the last command, or the output's end when text was last typed.
+        self._newest: dict[str, Act | int] = {}
         self._seen: dict[str, int] = {}  # last entry of each session's record that was reported
         self._making = asyncio.Lock()
 
     async def close(self) -> None:
         await self._acts.close()
+        for one in self._sets:
+            await one.close()
 
     async def call(self, name: str, given: Mapping[str, object]) -> Json:
         try:
-            return await self._tool(name)(**_checked(name, given))
+            tool = self._tool(name)
+            return await tool(**checked(name, self._schemas[name], given))
         except HoldfastError as e:
             return refused(e)
 
     def _tool(self, name: str) -> Callable[..., Awaitable[Json]]:
-        if name not in NAMES:
-            raise Usage(f"there is no tool {name[:40]!a}", f"the tools are {', '.join(NAMES)}")
-        found: Callable[..., Awaitable[Json]] = getattr(self, name)
+        if name not in self._schemas:
+            known = ", ".join(self._schemas)
+            raise Usage(f"there is no tool {name[:40]!a}", f"the tools are {known}")
+        owner = next(one for one in (*self._sets, self) if hasattr(one, name))
+        found: Callable[..., Awaitable[Json]] = getattr(owner, name)
         return found
 
     # ------------------------------------------------------------ the session
@@ -126,18 +159,32 @@ class Calls:
         expects: str | None = None,
     ) -> Json:
         at = await self._session(session)
-        act = self._acts.begin(at, command, once=once, intent=intent, expects=expects)
+        act = self._acts.begin(Command(at, command, once, intent, expects))
+        self._newest[at.id] = act
         waiting = await self._settled(act, wait_s)
         return await self._shown(act, max_chars, waiting)
+
+    async def _act(
+        self,
+        session: str | None,
+        what: tuple[object, ...],
+        do: Callable[[Act], Awaitable[Json]],
+        once: str | None = None,
+    ) -> Json:
+        """Begins an act of another tool set and gives its result, or its state so far."""
+        act = self._acts.begin(Act(await self._session(session), what, do, once))
+        await self._settled(act, tools.WAIT_S)
+        return await self._shown(act, tools.CHARS)
 
     async def _settled(self, act: Act, wait_s: float) -> str | None:
         """Waits for the end of a command or a reason to return; the need for input, if any."""
         end = time.monotonic() + _bounded(wait_s)
         while (left := end - time.monotonic()) > 0 and not act.over and act.state != "held":
             act.news.clear()
-            if act.state == "running" and (found := await self._needs(act, left)) is not None:
-                return found
-            if act.state != "running":
+            if isinstance(act, Command) and act.begun:
+                if (found := await self._needs(act, left)) is not None:
+                    return found
+            else:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(act.news.wait(), left)
         return None
@@ -162,29 +209,35 @@ class Calls:
     async def _shown(self, act: Act, max_chars: int, waiting: str | None = None) -> Json:
         if act.error is not None:
             return {**refused(act.error), "ref": act.ref or act.name}
+        if not isinstance(act, Command):
+            asks = {"approval": _asked(act.approval)} if act.state == "held" else {}
+            return {"state": act.state, **act.result, **asks, "ref": act.name}
         if (end := act.output.end) == 0 and not act.over:  # no output so far
             with contextlib.suppress(NotFound):  # the session ends just now
                 end = (await act.session.view()).offset
+        text = hidden(act.output.news(act.over), self._secrets)
         result: Json = {
             "state": waiting or act.state,
             "exit_code": act.exit_code,
-            "output": self._text(act.output.news(act.over), max_chars),
+            "output": cut(text, chars(max_chars)),
             "cursor": f"{act.session.id}:{end}",
             "ref": act.ref or act.name,
             "approval": None,
         }
         if act.gap:
             result["gap"] = act.gap
+        if act.output.left_out or len(text) > chars(max_chars):
+            result["cut"] = True  # output can imitate the note, and no field of a result
         question = await self._question(act)
         if question is not None:
-            result |= {"state": "held", "approval": f"{question.id}: {question.because}"}
+            result |= {"state": "held", "approval": _asked(question)}
         if act.state == "done":
             return {**await self._changes(act.session, act.inherits), **result}
         return result
 
     async def _changes(self, session: Session, inherits: Mapping[str, Any]) -> Json:
         """`changed_by_others`, if other operators did anything; else nothing."""
-        state = in_a_line(inherits, self._operator).removeprefix("; ")
+        state = in_a_line(inherits, self._operator, FACTS_SHOWN).removeprefix("; ")
         changed = [*await self._others(session), *([state] if state else [])]
         return {"changed_by_others": changed} if changed else {}
 
@@ -199,7 +252,7 @@ class Calls:
         return next((one for one in asked if (one.session, one.operator, one.act) == mine), None)
 
     def _text(self, text: str, most: int) -> str:
-        return cut(hidden(text, self._secrets), _chars(most))
+        return cut(hidden(text, self._secrets), chars(most))
 
     async def send(
         self,
@@ -219,12 +272,15 @@ class Calls:
                 text, keys=keys or (), paste=paste, hold=0.0, once=once, intent=intent
             )
         except Held as e:  # the question stays open, and the call does not wait for a person
-            return {**refused(e), "state": "held"}
+            whole = {} if "Enter" in (keys or ()) else {"recover": WHOLE_LINE}
+            return {**refused(e), **whole, "state": "held"}
         start = sent.offset
         if start is None:
             start = (await at.view()).offset
+        self._newest[at.id] = start
         page = await self._output(at, start, _bounded(wait_s), tools.CHARS, settle=True)
-        return {"state": await self._waiting(at), **page, "ref": sent.ref}
+        changes = await self._changes(at, sent.inherits) if sent.inherits else {}
+        return {**changes, "state": await self._waiting(at), **page, "ref": sent.ref}
 
     async def _waiting(self, session: Session) -> str:
         try:
@@ -334,7 +390,7 @@ class Calls:
         Waits for the first output, then until the output pauses. `settle`: waits for a longer
         pause, because output follows the echo of typed text.
         """
-        most = _chars(most)
+        most = chars(most)
         data, end, gap = bytearray(), start, 0
         deadline = time.monotonic() + wait_s
         chunks = session.read(start, follow=wait_s > 0)
@@ -368,11 +424,15 @@ class Calls:
         wait_s: float = tools.WAIT_S,
     ) -> Json:
         at = await self._session(session)
-        more: Json = {}
+        place: str | int | None = None
+        if since is not None and (act := self._acts.find(since)) is not None:
+            since = act.ref or since
         if since is not None:
-            more["since"] = since if since.startswith("hf:") else (await self._place(since))[1]
+            place = since if since.startswith("hf:") else (await self._place(since))[1]
+        elif any(one.startswith("text:") for one in until):
+            place = self._since_newest(at)
         try:
-            met = await at.wait(*until, timeout=_bounded(wait_s), **more)
+            met = await self._met_of(at, until, wait_s, place, by_agent=since is not None)
         except TimedOut:
             return {"state": await self._waiting(at), "met": None}
         return {
@@ -381,6 +441,21 @@ class Calls:
             "seen": self._text(str(met.seen), 1000),
             "exit_code": met.exit_code,
         }
+
+    def _since_newest(self, at: Session) -> str | int | None:
+        """The beginning of the agent's last command or input: older text is no answer to it."""
+        newest = self._newest.get(at.id)
+        return newest.ref if isinstance(newest, Act) else newest
+
+    async def _met_of(
+        self, at: Session, until: list[str], wait_s: float, since: str | int | None, by_agent: bool
+    ) -> Waited:
+        try:
+            return await at.wait(*until, timeout=_bounded(wait_s), since=since)
+        except Lost:  # the output from there on has rolled off
+            if by_agent:
+                raise
+            return await at.wait(*until, timeout=_bounded(wait_s))
 
     async def screen(self, session: str | None = None) -> Json:
         at = await self._session(session)
@@ -427,17 +502,14 @@ class Calls:
         return result
 
 
-NAMES: Final = tuple(tool["name"] for tool in tools.TOOLS)
+SETS: Final[dict[str, Callable[[Acting, Mapping[str, str]], FileTools | ForwardTools]]] = {
+    "files": FileTools,
+    "forward": ForwardTools,
+}
 
 
-def refused(error: HoldfastError) -> Json:
-    for_programs(error)
-    return {
-        "state": "refused",
-        "error": f"{error.name}: {error.message}",
-        "recover": error.recover,
-        "retry_safe": error.retry_safe,
-    }
+def _asked(question: Question | Approval | None) -> str | None:
+    return None if question is None else f"{question.id}: {question.because}"
 
 
 def foreign_act(entry: Entry, me: str) -> str:
@@ -468,49 +540,5 @@ async def _is_over(session: Session) -> bool:
         return True
 
 
-def _chars(most: int) -> int:
-    return max(tools.CHARS_MIN, min(most, tools.CHARS_MAX))
-
-
 def _bounded(wait_s: float) -> float:
     return max(0.0, min(float(wait_s), tools.WAIT_MAX_S))
-
-
-_TYPES: Final = {
-    "string": str,
-    "number": (int, float),
-    "integer": int,
-    "boolean": bool,
-    "array": list,
-}
-
-
-def _checked(name: str, given: Mapping[str, object]) -> Json:
-    """Returns the arguments, or raises Usage if the schema forbids an argument."""
-    schema = next((one["inputSchema"] for one in tools.TOOLS if one["name"] == name), None)
-    if schema is None:
-        return dict(given)
-    fields: Json = schema["properties"]
-    missing = [field for field in schema.get("required", ()) if given.get(field) is None]
-    if missing:
-        raise Usage(f"{name} needs {', '.join(missing)}")
-    for field, value in given.items():
-        if field not in fields:
-            raise Usage(f"{name} takes no {field[:40]!a}", f"it takes {', '.join(fields)}")
-        if value is not None and not _fits(fields[field], value):
-            raise Usage(f"{name}: {field} is not {_wanted(fields[field])}")
-    return {field: value for field, value in given.items() if value is not None}
-
-
-def _fits(schema: Json, value: object) -> bool:
-    if "enum" in schema:
-        return value in schema["enum"]
-    if isinstance(value, bool) and schema["type"] != "boolean":
-        return False
-    if not isinstance(value, _TYPES[schema["type"]]):  # type: ignore[arg-type]
-        return False
-    return not isinstance(value, list) or all(isinstance(one, str) for one in value)
-
-
-def _wanted(schema: Json) -> str:
-    return f"one of {', '.join(schema['enum'])}" if "enum" in schema else str(schema["type"])

@@ -43,14 +43,14 @@ CAPABILITIES: Final = {
 }
 
 
-def answer(message: object, version: str) -> Json | None:
-    """The answer to a request of discovery; None for everything else."""
+def answer(message: object, version: str, listed: tuple[Json, ...] = tools.TOOLS) -> Json | None:
+    """The answer to a request of discovery; None for everything else. `listed`: the tools."""
     if not isinstance(message, dict) or "id" not in message:
         return None
     params = message.get("params")
     method, params = message.get("method"), params if isinstance(params, dict) else {}
     if _newer(message):
-        found = _newer_result(method, params, version)
+        found = _newer_result(method, params, version, listed)
         return None if found is None else {"jsonrpc": "2.0", "id": message["id"], "result": found}
     if method == "initialize":
         wanted = params.get("protocolVersion")
@@ -63,7 +63,7 @@ def answer(message: object, version: str) -> Json | None:
     elif method == "ping":
         result = {}
     elif method == "tools/list" and not params.get("cursor"):
-        result = {"tools": list(tools.TOOLS)}
+        result = {"tools": list(listed)}
     else:
         return None
     return {"jsonrpc": "2.0", "id": message["id"], "result": result}
@@ -76,7 +76,9 @@ def _newer(message: object) -> bool:
     return isinstance(meta, dict) and f"{ENVELOPE}protocolVersion" in meta
 
 
-def _newer_result(method: object, params: Json, version: str) -> Json | None:
+def _newer_result(
+    method: object, params: Json, version: str, listed: tuple[Json, ...]
+) -> Json | None:
     meta = params["_meta"]
     if meta[f"{ENVELOPE}protocolVersion"] != NEWER or params.get("cursor"):
         return None
@@ -89,7 +91,7 @@ def _newer_result(method: object, params: Json, version: str) -> Json | None:
         "_meta": {f"{ENVELOPE}serverInfo": {"name": tools.NAME, "version": version}},
     }
     if method == "tools/list":
-        return {**result, "tools": list(tools.TOOLS)}
+        return {**result, "tools": list(listed)}
     if method != "server/discover":
         return None
     return {
@@ -115,9 +117,11 @@ class Front:
         version: str,
         load: Callable[[Callable[[str], None]], Served],
         write: Callable[[str], None],
+        listed: tuple[Json, ...] = tools.TOOLS,
     ) -> None:
         """`load`: loads the library and starts the server, which writes with the given function."""
         self._version, self._load, self._write = version, load, write
+        self._listed = listed
         self._answered: set[str] = set()  # ids, as JSON
         self._waiting: list[str] = []
         self._server: Served | None = None
@@ -150,7 +154,7 @@ class Front:
                 if isinstance(message, dict) and message.get("method") == "initialize":
                     self._fall_back()
                 self._waiting.append(line)
-                if (reply := answer(message, self._version)) is not None:
+                if (reply := answer(message, self._version, self._listed)) is not None:
                     self._answered.add(json.dumps(reply["id"]))
                     self._say(json.dumps(reply, ensure_ascii=False))
         if server is not None:

@@ -35,8 +35,21 @@ _GUIDE: Final = """\
   `needs_secret`: a program asks without echo, for a password. Ask a human to attach and type it.
 - `refused` with `retry_safe` false: it may have happened. Look before you try again, or use the
   same `once` key.
-- Output is plain text and cut in the middle; `read(cursor)` has the rest, `gap` counts bytes that
-  are gone. Values of the server's variables that look like keys are hidden; other secrets are not.
+- State `refused`, error `busy`: a program has the terminal. It gets nothing of your command. `stop`
+  ends it by a signal, also if keys wait behind text that it does not read.
+- Send a whole line with the key Enter in one call. Single keys and halves of lines wait for a human
+  at a prompt.
+- `wait` with `text:` looks only at output since your last `run` or `send`, or from `since` on.
+- Output is plain text and cut in the middle; the field `cut` says so, and a note without the field
+  is the program's own. `read(cursor)` has the rest, `gap` counts bytes that are gone.
+- Values of the server's variables that look like keys are hidden; other secrets are not.
+
+Further tools, if this server has them:
+
+- `find_files`, `read_file`, `write_file`, `edit_file` see the files as the session does; relative
+  paths begin in the shell's directory. `read_file` gives whole lines; go on with `line` = `next`.
+  `edit_file` replaces exact text. All of them can be `held`: poll `read(ref)`.
+- `forward` brings a listening port of the session to an address of the machine of this server.
 """
 
 

@@ -26,14 +26,16 @@ from holdfast.faces.mcp.resources import RESOURCES, resource
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
 
+    from holdfast.model.jsontext import Json
+
     Context = ServerRequestContext[Calls]
 
 QUEUED_MAX: Final = 1024  # lines of the client that wait for the server
 Connect = Callable[[], Any]  # an asynchronous context manager with the agent's Calls
 
 
-def made(connect: Connect, version: str) -> Server[Calls]:
-    """Makes the server, which connects to the host with the first message."""
+def made(connect: Connect, version: str, listed: tuple[Json, ...]) -> Server[Calls]:
+    """Makes the server, which connects to the host with the first message. `listed`: the tools."""
 
     @asynccontextmanager
     async def lifespan(server: Server[Calls]) -> AsyncGenerator[Calls, None]:
@@ -41,7 +43,7 @@ def made(connect: Connect, version: str) -> Server[Calls]:
             yield calls
 
     async def list_tools(ctx: Context, params: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[types.Tool.model_validate(one) for one in tools.TOOLS])
+        return types.ListToolsResult(tools=[types.Tool.model_validate(one) for one in listed])
 
     async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         body = await ctx.lifespan_context.call(params.name, params.arguments or {})

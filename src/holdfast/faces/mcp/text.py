@@ -12,6 +12,7 @@ from typing import Final
 
 from holdfast.core.screen.plain_text import plain
 from holdfast.core.session.inheritance import names_a_secret
+from holdfast.faces.mcp import tools
 
 HEAD_BYTES: Final = 32 << 10  # kept from the beginning of a command's output
 TAIL_BYTES: Final = 128 << 10
@@ -35,6 +36,7 @@ class Output:
         self.end = self.lost = 0
         self._head, self._tail = bytearray(), bytearray()
         self._given = 0  # bytes that the agent has
+        self.left_out = False  # whether the last news were cut
 
     def add(self, offset: int, data: bytes, end: int | None = None) -> None:
         """`end`: the offset behind the data, if it is not the sum."""
@@ -62,7 +64,8 @@ class Output:
         last = bytes(self._tail[max(0, self._given - tail_at) :])
         kept = 0 if over else unfinished(last or first)
         self._given = tail_at + len(self._tail) - kept
-        if left_out <= 0:
+        self.left_out = left_out > 0
+        if not self.left_out:
             whole = first + last
             return plain(whole[: len(whole) - kept])
         note = f"\n[{left_out} bytes left out here: read(cursor) has them]\n"
@@ -75,12 +78,17 @@ def unfinished(data: bytes) -> int:
     return len(found.group()) if found is not None else 0
 
 
-def cut(text: str, most: int) -> str:
-    """The first quarter and the end of a text that is too long."""
+def chars(most: int) -> int:
+    """The number of characters of an answer, within the bounds."""
+    return max(tools.CHARS_MIN, min(most, tools.CHARS_MAX))
+
+
+def cut(text: str, most: int, rest: str = "read(cursor) has them") -> str:
+    """The first quarter and the end of a text that is too long. `rest`: where the middle is."""
     if len(text) <= most:
         return text
     head = most // 4
-    left_out = f"\n[{len(text) - most} characters left out here: read(cursor) has them]\n"
+    left_out = f"\n[{len(text) - most} characters left out here: {rest}]\n"
     return text[:head] + left_out + text[len(text) - (most - head) :]
 
 

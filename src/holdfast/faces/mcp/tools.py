@@ -1,6 +1,7 @@
 """The tools, as the agent reads them. Data only: `front.py` sends it before anything is loaded.
 
-Every word here costs tokens in each conversation of each agent.
+Every word here costs tokens in each conversation of each agent. Sets of further tools are served
+only if they are asked for.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def _tool(
     }
 
 
+_TEXT: Final = {"type": "string"}
+_NUMBER: Final = {"type": "integer"}
 _STRINGS: Final = {"type": "array", "items": {"type": "string"}}
 TOOLS: Final[tuple[Json, ...]] = (
     _tool(
@@ -60,7 +63,7 @@ TOOLS: Final[tuple[Json, ...]] = (
         "Run one command line in the session's shell and return its exit code and output. A "
         "command that takes longer than wait_s goes on: state running.",
         ("command",),
-        command={"type": "string"},
+        command=_TEXT,
         session=_SESSION,
         wait_s=_WAIT,
         max_chars=_CHARS,
@@ -73,8 +76,8 @@ TOOLS: Final[tuple[Json, ...]] = (
         "State, exit code and new output of a ref from run; or the session's output exactly from "
         "a cursor, page by page. Waits up to wait_s for news.",
         reads=True,
-        cursor={"type": "string"},
-        ref={"type": "string"},
+        cursor=_TEXT,
+        ref=_TEXT,
         wait_s=_WAIT,
         max_chars=_CHARS,
     ),
@@ -82,7 +85,7 @@ TOOLS: Final[tuple[Json, ...]] = (
         "send",
         "Type into the program in the foreground. Presses nothing that is not named: add the key "
         "Enter to enter a line.",
-        text={"type": "string"},
+        text=_TEXT,
         keys={**_STRINGS, "description": "Enter, C-c, Up, Escape, Tab, ..."},
         paste={"type": "boolean", "description": "as one bracketed paste"},
         session=_SESSION,
@@ -92,11 +95,12 @@ TOOLS: Final[tuple[Json, ...]] = (
     ),
     _tool(
         "wait",
-        "Wait until one condition holds: idle, input, secret, exit, command, text:REGEX, port:N.",
+        "Wait until one condition holds: idle, input, secret, exit, command, port:N, text:REGEX in "
+        "the output since your last run or send.",
         ("until",),
         reads=True,
         until=_STRINGS,
-        since={"type": "string", "description": "cursor or ref: search text from there on"},
+        since={"type": "string", "description": "cursor or ref: text from there on"},
         session=_SESSION,
         wait_s=_WAIT,
     ),
@@ -113,14 +117,14 @@ TOOLS: Final[tuple[Json, ...]] = (
         "kernel. port: the process that listens there. wrote: files that a process has open.",
         reads=True,
         session=_SESSION,
-        port={"type": "integer"},
+        port=_NUMBER,
         wrote={"type": "boolean"},
     ),
     _tool(
         "turn",
         "The turn to write: show, request, release, or hand it to an operator.",
         do={"enum": ["show", "request", "release", "hand"]},
-        to={"type": "string"},
+        to=_TEXT,
         session=_SESSION,
         wait_s=_WAIT,
     ),
@@ -128,8 +132,70 @@ TOOLS: Final[tuple[Json, ...]] = (
         "stop",
         "Signal a process and its children, or the foreground program (default). INT first, then "
         "TERM, then KILL.",
-        pid={"type": "integer"},
+        pid=_NUMBER,
         signal={"enum": ["INT", "TERM", "KILL"]},
         session=_SESSION,
     ),
 )
+# By the name of the set.
+SETS: Final[dict[str, tuple[Json, ...]]] = {
+    "files": (
+        _tool(
+            "find_files",
+            "List a directory of the session; or, with pattern or text, search below it.",
+            reads=True,
+            path=_TEXT,
+            pattern={"type": "string", "description": "of the name: *.py"},
+            text={"type": "string", "description": "in lines of the files, exact"},
+            session=_SESSION,
+        ),
+        _tool(
+            "read_file",
+            "Text of a file, whole lines; next is the line to go on with.",
+            ("path",),
+            reads=True,
+            path=_TEXT,
+            line={"type": "integer", "description": "first, default 1"},
+            lines={"type": "integer", "description": "how many"},
+            max_chars=_CHARS,
+            session=_SESSION,
+        ),
+        _tool(
+            "write_file",
+            "Write a whole file; missing directories are made.",
+            ("path", "text"),
+            path=_TEXT,
+            text=_TEXT,
+            session=_SESSION,
+            once=_ONCE,
+            intent=_INTENT,
+        ),
+        _tool(
+            "edit_file",
+            "Replace old by new in a file. old is exact text that occurs once, or use all.",
+            ("path", "old", "new"),
+            path=_TEXT,
+            old=_TEXT,
+            new=_TEXT,
+            all={"type": "boolean"},
+            session=_SESSION,
+            once=_ONCE,
+            intent=_INTENT,
+        ),
+    ),
+    "forward": (
+        _tool(
+            "forward",
+            "Bring a listening TCP port of the session to a loopback address of this machine.",
+            do={"enum": ["open", "list", "close"]},
+            port=_NUMBER,
+            session=_SESSION,
+            intent=_INTENT,
+        ),
+    ),
+}
+
+
+def chosen(sets: tuple[str, ...]) -> tuple[Json, ...]:
+    """The default tools and those of the sets."""
+    return (*TOOLS, *(tool for name in sets for tool in SETS[name]))

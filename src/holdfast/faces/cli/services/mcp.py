@@ -8,7 +8,7 @@ import sys
 from holdfast.faces.cli.arguments import usage
 from holdfast.faces.cli.connect import home_here, operator_name
 from holdfast.faces.cli.output import put
-from holdfast.model.errors import Impossible
+from holdfast.model.errors import Impossible, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ mcp_parser = usage("""
 
     --session SESSION  where the agent works unless a call names another session (default: a new
         session of its own)
+    --tools SETS  further tools: files, forward, or both with a comma (default: none)
     --listen ADDR:PORT  serve streamable HTTP on this loopback address instead; every request needs
         the token in the file that is shown
     --json  with --listen: one object with the address and the file of the token
@@ -34,9 +35,11 @@ mcp_parser = usage("""
 
 def mcp(args: Namespace) -> int:
     from holdfast import __version__
+    from holdfast.faces.mcp.tools import chosen
 
+    sets = tool_sets(args.tools)
     if args.listen is not None:
-        return _listen(args, __version__)
+        return _listen(args, __version__, sets)
     from holdfast.faces.mcp.front import Front
 
     # Programs that this process starts must not write between the messages.
@@ -53,17 +56,28 @@ def mcp(args: Namespace) -> int:
     def load(write: Callable[[str], None]) -> Lines:
         from holdfast.faces.mcp.server import Lines
 
-        return Lines(_server(args, __version__), write)
+        return Lines(_server(args, __version__, sets), write)
 
     try:
-        Front(__version__, load, write).serve(lines)
+        Front(__version__, load, write, chosen(sets)).serve(lines)
     except BrokenPipeError:
         pass  # the client has gone
     return 0
 
 
-def _listen(args: Namespace, version: str) -> int:
-    server = _server(args, version)
+def tool_sets(text: str | None) -> tuple[str, ...]:
+    """The names in a list like `files,forward`; Usage if one is not known."""
+    from holdfast.faces.mcp.tools import SETS
+
+    found = tuple(dict.fromkeys(text.split(","))) if text else ()
+    for name in found:
+        if name not in SETS:
+            raise Usage(f"there is no tool set {name[:40]!a}", f"there are {', '.join(SETS)}")
+    return found
+
+
+def _listen(args: Namespace, version: str, sets: tuple[str, ...]) -> int:
+    server = _server(args, version, sets)
     from holdfast.faces.mcp import http
 
     operator = operator_name(args)
@@ -75,7 +89,7 @@ def _listen(args: Namespace, version: str) -> int:
     return 0
 
 
-def _server(args: Namespace, version: str) -> Server[Calls]:
+def _server(args: Namespace, version: str, sets: tuple[str, ...]) -> Server[Calls]:
     from contextlib import asynccontextmanager
 
     try:
@@ -86,16 +100,17 @@ def _server(args: Namespace, version: str) -> Server[Calls]:
         ) from e
     from holdfast.faces.mcp.calls import Calls
     from holdfast.faces.mcp.text import secrets
+    from holdfast.faces.mcp.tools import chosen
     from holdfast.sdk.client import connect
 
     @asynccontextmanager
     async def connected() -> AsyncGenerator[Calls, None]:
         name = operator_name(args)
         async with connect(operator=name, modality="mcp") as client:
-            calls = Calls(client, name, args.session, secrets(os.environ))
+            calls = Calls(client, name, args.session, secrets(os.environ), sets)
             try:
                 yield calls
             finally:
                 await calls.close()
 
-    return made(connected, version)
+    return made(connected, version, chosen(sets))
