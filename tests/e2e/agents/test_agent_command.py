@@ -125,6 +125,17 @@ def test_m_add_can_be_repeated(house: Installation, project: Path) -> None:
     assert [e["state"] for e in listed if e["name"] == first["name"]] == ["ready"]
 
 
+def test_m_add_writes_the_tool_sets_and_keeps_them(house: Installation, project: Path) -> None:
+    first = add(house, "codex", project, "--tools", "files,forward")
+    assert server("codex", project)[0][-2:] == ["--tools", "files,forward"]
+    again = add(house, "codex", project)
+    assert again["files"] == dict.fromkeys(FILES["codex"], "complete") and again["shell"] == "off"
+    wrong = house.cli("agent", "add", "codex", "--cwd", str(project), "--tools", "nonsense")
+    assert wrong.rc == 2 and "files, forward" in wrong.err
+    listed = json.loads(house.quick("agent", "ls", "--json"))
+    assert [e["tools"] for e in listed if e["name"] == first["name"]] == [["files", "forward"]]
+
+
 def test_m_add_goes_on_after_it_was_cut_off(house: Installation, project: Path) -> None:
     """The key exists, and the operator does not yet."""
     keys.make(homes.resolve(house.env), "halfway", "agent", 1.0)

@@ -1,9 +1,10 @@
 """agent: connect a coding agent to a session of its own.
 
-    HOME/agents     {v, agents: [{name, agent, directory, session, files: {path: text}}]}, 0600
+    HOME/agents   {v, agents: [{name, agent, directory, session, tools, files: {path: text}}]}, 0600
 
-The list is for `ls` and `rm` only; rights are the operator's envelopes. `files` has the files that
-`add` wrote. `add` repeats what is missing, so it can be called again at any time.
+The list is for `ls`, `rm` and a repeated `add`; rights are the operator's envelopes. `files` has
+the files that `add` wrote, `tools` the names of the further tool sets. `add` repeats what is
+missing, so it can be called again at any time.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ agent_parser = usage("""
     --name NAME  with add: the name of the operator (default: made of agent and directory)
     --session SESSION  with add: a contained session that exists (default: a new one)
     --cwd DIR  with add: the directory of the project (default: this one)
+    --tools SETS  with add: further tools for the agent: files, forward, or both with a comma
+        (default: as before, else none)
     --expires D  with add: the right ends after 30m, 8h, 7d
     --json
 """)
@@ -78,7 +81,7 @@ def _keep(home: Home, entries: list[Json]) -> None:
 
 def _list(connection: Link, args: Namespace) -> int:
     found = [
-        {**one, "files": sorted(one["files"]), "state": _state(connection, one)}
+        {"tools": [], **one, "files": sorted(one["files"]), "state": _state(connection, one)}
         for one in _known(connection.home)
     ]
     if args.json:
@@ -134,6 +137,7 @@ def _add(connection: Link, args: Namespace) -> int:
     from importlib.util import find_spec
 
     from holdfast.faces.cli.services import agent_files as files
+    from holdfast.faces.cli.services.mcp import tool_sets
     from holdfast.home import programs
 
     if find_spec("mcp") is None:
@@ -154,14 +158,16 @@ def _add(connection: Link, args: Namespace) -> int:
     session = given["name"] if given else name
     _admit(connection, name)
     environ = {"HOLDFAST_HOME": home.state} if home.explicit else {}
-    command = programs.module("holdfast", "mcp", "--as", name, "--session", session)
+    before: Json = next((e for e in same if e["name"] == name), {"files": {}})
+    sets = before.get("tools", ()) if args.tools is None else tool_sets(args.tools)
+    more = ("--tools", ",".join(sets)) if sets else ()
+    command = programs.module("holdfast", "mcp", "--as", name, "--session", session, *more)
     wanted = files.texts(about, command, environ)
     placed = {path: files.place(directory, path, text) for path, text in wanted.items()}
     facts = {"name": name, "agent": args.which, "directory": directory, "session": session}
-    before: Json = next((e["files"] for e in same if e["name"] == name), {})
     made = {path: text for path, text in wanted.items() if placed[path] == "written"}
     others = [e for e in entries if e["name"] != name]
-    _keep(home, [*others, {**facts, "files": before | made}])
+    _keep(home, [*others, {**facts, "tools": [*sets], "files": before["files"] | made}])
     live = given or _contained(connection, session, directory, placed)
     until = _grant(connection, name, live["id"], args.expires)
     merge = {path: text for path, text in wanted.items() if placed[path] == "merge"}
