@@ -114,7 +114,9 @@ def test_p1_every_act_on_a_session_signs_all_fields_but_those_that_are_named(op:
     acts.content(op, spy)
     names = {field.name for field in fields(OPERATIONS[op].request)}
     in_the_statement = {"session", "seq", "signed", "once"}
-    assert names - spy.read - in_the_statement - {"hold", "intent", "expects"} == UNSIGNED.get(op, set())
+    assert names - spy.read - in_the_statement - {"hold", "intent", "expects"} == UNSIGNED.get(
+        op, set()
+    )
 
 
 def test_p1_an_act_without_an_entry_is_not_signed() -> None:
