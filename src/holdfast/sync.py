@@ -323,6 +323,7 @@ class Session:
         once: str | None = None,
         intent: str | None = None,
         expects: str | None = None,
+        prompt: str | None = None,
         on_held: OnHeld | None = None,
     ) -> RunResult:
         """Runs a command in the session's shell; gives the output and the exit code.
@@ -332,7 +333,7 @@ class Session:
         `hold`: seconds to wait for an approval, if the policy asks for one. `once`: an idempotency
         key; any client that repeats the act with the key gets the outcome of the first. `on_held`:
         called when the act begins to wait for an approval. `intent` and `expects`: the purpose and
-        the expected effect, for the record.
+        the expected effect, for the record; `prompt`: a reference to the prompt behind the act.
         """
         return self._portal.run(
             self._it.run(
@@ -343,6 +344,7 @@ class Session:
                 once=once,
                 intent=intent,
                 expects=expects,
+                prompt=prompt,
                 on_held=on_held,
             )
         )
@@ -357,6 +359,7 @@ class Session:
         once: str | None = None,
         intent: str | None = None,
         expects: str | None = None,
+        prompt: str | None = None,
         on_held: OnHeld | None = None,
     ) -> Running:
         """Starts a command and returns at once; the handle can stream, wait, or leave."""
@@ -371,6 +374,7 @@ class Session:
                     once=once,
                     intent=intent,
                     expects=expects,
+                    prompt=prompt,
                     on_held=on_held,
                 )
             ),
@@ -386,11 +390,19 @@ class Session:
         hold: float | None = None,
         once: str | None = None,
         intent: str | None = None,
+        prompt: str | None = None,
     ) -> Sent:
         """Types text, then named keys (`C-c`, `Up`, `Escape` …); `enter` presses Enter last."""
         return self._portal.run(
             self._it.send(
-                text, keys=keys, enter=enter, paste=paste, hold=hold, once=once, intent=intent
+                text,
+                keys=keys,
+                enter=enter,
+                paste=paste,
+                hold=hold,
+                once=once,
+                intent=intent,
+                prompt=prompt,
             )
         )
 

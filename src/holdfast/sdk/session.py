@@ -76,6 +76,7 @@ class Session:
         once: str | None = None,
         intent: str | None = None,
         expects: str | None = None,
+        prompt: str | None = None,
         on_held: OnHeld | None = None,
     ) -> RunResult:
         """Runs a command in the session's shell; gives the output and the exit code.
@@ -85,7 +86,7 @@ class Session:
         `hold`: seconds to wait for an approval, if the policy asks for one. `once`: an idempotency
         key; any client that repeats the act with the key gets the outcome of the first. `on_held`:
         called when the act begins to wait for an approval. `intent` and `expects`: the purpose and
-        the expected effect, for the record.
+        the expected effect, for the record; `prompt`: a reference to the prompt behind the act.
         """
         async with self._engine.one_at_a_time(self.id):
             running = await self.start(
@@ -96,6 +97,7 @@ class Session:
                 once=once,
                 intent=intent,
                 expects=expects,
+                prompt=prompt,
                 on_held=on_held,
             )
             try:
@@ -113,6 +115,7 @@ class Session:
         once: str | None = None,
         intent: str | None = None,
         expects: str | None = None,
+        prompt: str | None = None,
         on_held: OnHeld | None = None,
     ) -> Running:
         """Starts a command and returns at once; the handle can stream, wait, or leave."""
@@ -126,7 +129,7 @@ class Session:
                 timeout=_left(end) or 0.0,
                 resume=None,
                 hold=hold,
-                **given(once=once, intent=intent, expects=expects),
+                **given(once=once, intent=intent, expects=expects, prompt=prompt),
             )
             try:
                 return await began(parts, on_held, inherits)
@@ -165,6 +168,7 @@ class Session:
         hold: float | None = None,
         once: str | None = None,
         intent: str | None = None,
+        prompt: str | None = None,
     ) -> Sent:
         """Types text, then named keys (`C-c`, `Up`, `Escape` …); `enter` presses Enter last."""
         body = await self._engine.ask(
@@ -174,7 +178,7 @@ class Session:
             keys=[*keys, *(["Enter"] if enter else [])],
             paste=paste,
             hold=hold,
-            **given(once=once, intent=intent),
+            **given(once=once, intent=intent, prompt=prompt),
         )
         return read(Sent, body)
 

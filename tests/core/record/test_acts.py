@@ -98,7 +98,8 @@ class Spy(dict[str, Any]):
 
 
 UNSIGNED = {
-    "run": {"timeout", "resume", "for_terminal"},
+    "run": {"timeout", "resume", "for_terminal", "prompt"},
+    "send": {"prompt"},
     "turn": {"wait"},
     "end": {"again"},
     "files.ls": {"after", "limit"},

@@ -15,11 +15,12 @@ from holdfast.core.contract.message import (
 
 @message
 class Send(SessionAct):
-    """Text, then named keys, as if typed."""
+    """Text, then named keys, as if typed. `prompt`: as of `run`."""
 
     text: str
     keys: tuple[str, ...] = checked("keys are names", default=())
     paste: bool = False
+    prompt: str | Absent = ABSENT
 
 
 @message
@@ -45,7 +46,7 @@ class Run(SessionAct):
     `timeout`: seconds to follow the command, 0 for no limit. `resume`: the offset in the output
     from which a repeated request goes on. `for_terminal`: leave out queries that a second terminal
     must not answer. `stdin`: the command reads input that the client sends in STDIN frames, instead
-    of the terminal.
+    of the terminal. `prompt`: a reference to the prompt that led to the command, for the record.
     """
 
     text: str
@@ -53,6 +54,7 @@ class Run(SessionAct):
     resume: int | None = None
     for_terminal: bool = False
     stdin: bool = False
+    prompt: str | Absent = ABSENT
 
 
 @message

@@ -33,6 +33,7 @@ Fields that change only how the client waits for the answer and reads it are not
 - every act on a session but `turn`: `intent` and `expects`, which the record has as the host's
   testimony;
 - `run`: `timeout`, `resume` and `for_terminal`, which concern the output that this client gets;
+- `run` and `send`: `prompt`, likewise;
 - `turn`: `wait`, after which the request leaves the queue;
 - `end`: `again`, with which a repeat of the request may find the session ended already;
 - `files.get`: `from` and `version`, with which a repeat of the request continues;
@@ -69,7 +70,9 @@ NOT_SIGNED: Final = frozenset(("op", "seq", "signed", "hold", "once", "meeting")
 _SURROUNDINGS: Final = frozenset(("env", "size", "umask", "agent", "token"))
 
 
-MEANT_CHARS: Final = 1000
+# The client's own words about an act, and the most characters of each. `prompt` is a reference,
+# such as "conversation 12, message 4", and never the prompt itself.
+MEANT: Final = {"intent": 1000, "expects": 1000, "prompt": 200}
 # Behind the text of a `run` that reads the input of its client.
 WITH_STDIN: Final = b"\0stdin"
 
@@ -93,15 +96,16 @@ def place(op: str, fields: Mapping[str, object]) -> str:
 
 
 def meant(fields: Mapping[str, object]) -> dict[str, str]:
-    """The purpose and the expected effect of an act, in the words of its client."""
-    found = {name: str(fields[name]) for name in ("intent", "expects") if fields.get(name)}
-    if any(len(text) > MEANT_CHARS for text in found.values()):
-        raise Usage(f"intent and expects have at most {MEANT_CHARS} characters each")
+    """The purpose, the expected effect and the prompt of an act, in the words of its client."""
+    found = {name: str(fields[name]) for name in MEANT if fields.get(name)}
+    for name, text in found.items():
+        if len(text) > MEANT[name]:
+            raise Usage(f"{name} has at most {MEANT[name]} characters")
     return {name: printable(text) for name, text in found.items()}
 
 
 def meant_in_words(facts: Mapping[str, object], most: int) -> str:
-    said = ((name, facts.get(name)) for name in ("intent", "expects"))
+    said = ((name, facts.get(name)) for name in MEANT)
     return "; ".join(f"{name}: {printable(str(text))[:most]}" for name, text in said if text)
 
 

@@ -38,6 +38,10 @@ HALT_WAIT_S = 5.0  # for the host's answer; then the command halts the session i
 # ---------------------------------------------------------------- run
 
 SHAPED_SHOWN = 3  # originators shown in a line
+MEANT = """\
+--intent TEXT  the purpose of this act, for the record
+    --expects TEXT  the effect that you expect, for the record
+    --prompt REF  the prompt behind this act, for the record, as "conversation 12, message 4\""""
 
 
 run_parser = usage(f"""
@@ -51,6 +55,7 @@ run_parser = usage(f"""
     --timeout S=0  stop waiting after S seconds; the command keeps running
     --hold S  {HOLD}
     -n --no-stdin  the command reads the session's terminal, and this command's input stays unread
+    {MEANT}
     --json  one object with output and exit code instead of the bare output
     command=[CMD...]  after --: one argument is a script, several are one command; - reads stdin
 """)
@@ -116,6 +121,7 @@ def _run(args: Namespace, connection: Link, text: str) -> int:
         hold=args.hold,
         for_terminal=sys.stdout.isatty() and not args.json,
         **stdin,
+        **_meant(args),
     )
     if connection.source is not None:
         connection.source.finish(result)
@@ -185,6 +191,12 @@ def _command_text(words: list[str]) -> str:
     return join(words)
 
 
+def _meant(args: Namespace) -> Json:
+    """What the operator said about the act; an older host does not know these fields."""
+    said = {"intent": args.intent, "expects": args.expects, "prompt": args.prompt}
+    return {name: text for name, text in said.items() if text is not None}
+
+
 def _seconds(value: float) -> float:
     if not 0 <= value < 1e9:
         raise Usage("a timeout is a number of seconds, at least 0", "0 means no limit")
@@ -201,6 +213,7 @@ send_parser = usage(f"""
     --key NAME...  C-c, M-x, Up, Escape, F5 ...; may be repeated
     --paste  send it as one paste, bracketed if the program supports that
     --hold S  {HOLD}
+    {MEANT}
     --json
 """)
 
@@ -222,6 +235,7 @@ def send(args: Namespace) -> int:
         paste=args.paste,
         hold=args.hold,
         seq=connection.next_sequence(1 + size // INPUT_CHUNK_BYTES),
+        **_meant(args),
     )
     if args.json:
         put_json(result)

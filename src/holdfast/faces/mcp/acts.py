@@ -80,9 +80,10 @@ class Command(Act):
         once: str | None = None,
         intent: str | None = None,
         expects: str | None = None,
+        prompt: str | None = None,
     ) -> None:
         super().__init__(session, command, lambda act: self._run(command), once)
-        self._intent, self._expects = intent, expects
+        self._intent, self._expects, self._prompt = intent, expects, prompt
         self.exit_code: int | None = None
         self.output = Output()
         self.gap = 0  # bytes of output that rolled off before this server read them
@@ -107,6 +108,7 @@ class Command(Act):
                     once=self.once,
                     intent=self._intent,
                     expects=self._expects,
+                    prompt=self._prompt,
                     on_held=self.held,
                 )
                 break

@@ -157,9 +157,10 @@ class Calls:
         once: str | None = None,
         intent: str | None = None,
         expects: str | None = None,
+        prompt: str | None = None,
     ) -> Json:
         at = await self._session(session)
-        act = self._acts.begin(Command(at, command, once, intent, expects))
+        act = self._acts.begin(Command(at, command, once, intent, expects, prompt))
         self._newest[at.id] = act
         waiting = await self._settled(act, wait_s)
         return await self._shown(act, max_chars, waiting)
@@ -263,13 +264,20 @@ class Calls:
         wait_s: float = TYPED_WAIT_S,
         once: str | None = None,
         intent: str | None = None,
+        prompt: str | None = None,
     ) -> Json:
         at = await self._session(session)
         if not text and not keys:
             raise Usage("send needs text or keys")
         try:
             sent = await at.send(
-                text, keys=keys or (), paste=paste, hold=0.0, once=once, intent=intent
+                text,
+                keys=keys or (),
+                paste=paste,
+                hold=0.0,
+                once=once,
+                intent=intent,
+                prompt=prompt,
             )
         except Held as e:  # the question stays open, and the call does not wait for a person
             whole = {} if "Enter" in (keys or ()) else {"recover": WHOLE_LINE}

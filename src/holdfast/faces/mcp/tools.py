@@ -31,6 +31,7 @@ _WAIT: Final = {"type": "number", "description": f"seconds, at most {WAIT_MAX_S:
 _CHARS: Final = {"type": "integer", "description": f"of output, default {CHARS}"}
 _ONCE: Final = {"type": "string", "description": "idempotency key: a retry with it acts once"}
 _INTENT: Final = {"type": "string", "description": "why, for the record"}
+_PROMPT: Final = {"type": "string", "description": "its reference, for the record"}
 _EXPECTS: Final = {"type": "string", "description": "expected effect, for the record"}
 
 
@@ -70,6 +71,7 @@ TOOLS: Final[tuple[Json, ...]] = (
         once=_ONCE,
         intent=_INTENT,
         expects=_EXPECTS,
+        prompt=_PROMPT,
     ),
     _tool(
         "read",
@@ -92,6 +94,7 @@ TOOLS: Final[tuple[Json, ...]] = (
         wait_s=_WAIT,
         once=_ONCE,
         intent=_INTENT,
+        prompt=_PROMPT,
     ),
     _tool(
         "wait",
