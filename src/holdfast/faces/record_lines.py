@@ -32,6 +32,7 @@ UNTOLD = frozenset(("env", "token", "umask", "agent", "verifier", "envelope"))
 GONE = "(redacted)"  # by an entry that is not among those shown
 SIGNATURE_CHARS = 16  # shown of an approver's signature
 SHAPED_SHOWN = 3  # originators shown in a line for people
+EFFECTS_SHOWN = 3  # programs, files or ports shown in a line for people
 _COLORS = {
     "dim": "\x1b[2m",
     "who": "\x1b[1m",
@@ -49,6 +50,9 @@ def lines(entries: list[Json], colored: bool, alone: bool = False) -> list[str]:
     exits = (
         {} if alone else {e["facts"].get("of"): e["facts"] for e in entries if e["kind"] == "exit"}
     )
+    acts_here = {_act(o) for o in outcomes.values() if o["intent"] in known}
+    # The newest entry about the effects of an act replaces the earlier ones.
+    effects = {} if alone else {_act(e): e for e in entries if e["kind"] == "effects"}
     covers = [e for e in entries if e["kind"] == "cover"]
     made: list[str] = []
     keys: Json | None = None  # consecutive ranges become a single line
@@ -57,6 +61,11 @@ def lines(entries: list[Json], colored: bool, alone: bool = False) -> list[str]:
             e["kind"] == "cover"
             or (e["phase"] == "outcome" and e["intent"] in known)
             or (e["kind"] == "exit" and e["facts"].get("of") in known and not alone)
+            or (
+                effects
+                and e["kind"] == "effects"
+                and (_act(e) in acts_here or e is not effects[_act(e)])
+            )
         ):
             continue
         if e["kind"] == "keys" and e["phase"] == "fact":
@@ -77,8 +86,17 @@ def lines(entries: list[Json], colored: bool, alone: bool = False) -> list[str]:
                 **outcome,
                 "facts": {**outcome["facts"], "exit_code": exits[e["seq"]].get("exit_code")},
             }
+        if outcome is not None and (later := effects.get(_act(outcome))) is not None:
+            said = {"effects": later["facts"].get("effects")}
+            outcome = {**outcome, "facts": {**outcome["facts"], **said}}
         made.append(_line(e, outcome, colored, covers))
     return made
+
+
+def _act(e: Json) -> tuple[int, int | None]:
+    """The incarnation and the session's number of an act."""
+    number = e["act"] if e["kind"] == "effects" else e["facts"].get("act")
+    return e["epoch"], number if isinstance(number, int) else None
 
 
 def _line(e: Json, outcome: Json | None, colored: bool, covers: list[Json]) -> str:
@@ -90,7 +108,8 @@ def _line(e: Json, outcome: Json | None, colored: bool, covers: list[Json]) -> s
     device = f" on {printable(str(e['device']))}" if e.get("device") else ""
     who = f"{place} {paint('who', printable(e['actor']))} ({printable(e['modality'])}{device})"
     if e["phase"] == "outcome":
-        return f"{who} {printable(e['kind'])} of {e['intent']} -> {_result(e, paint)}"
+        said = f"{who} {printable(e['kind'])} of {e['intent']} -> {_result(e, paint)}"
+        return said + (" " + paint("dim", f"[{did}]") if (did := _effects(e)) else "")
     what = f"{printable(e['kind'])}: {text}" if (text := _what(e)) else printable(e["kind"])
     became = []
     if e["verdict"] in ("refuse", "hold"):
@@ -107,7 +126,8 @@ def _line(e: Json, outcome: Json | None, colored: bool, covers: list[Json]) -> s
     elif e["phase"] == "intent":
         became.append(paint("wait", "no outcome yet"))
     meant = acts.meant_in_words(e["facts"], CONTENT_CHARS)
-    more = (meant, _originators(e, outcome), _inside(e), *_attested(e, covers))
+    did = _effects(outcome if outcome is not None else e)
+    more = (meant, did, _originators(e, outcome), _inside(e), *_attested(e, covers))
     known = "; ".join(filter(None, more))
     return (
         who
@@ -145,6 +165,25 @@ def _originators(e: Json, outcome: Json | None) -> str:
     )
 
 
+def _effects(e: Json) -> str:
+    """What an act did: programs, files and ports."""
+    found = e["facts"].get("effects")
+    if not isinstance(found, dict):
+        return ""
+    told = []
+    for kind in ("programs", "files", "ports"):
+        names = [printable(str(one)) for one in found[kind]["names"]]
+        # A program may have been started several times.
+        count = len(names) if kind == "programs" else found[kind]["count"]
+        left = count - min(len(names), EFFECTS_SHOWN)
+        more = f" and {left} more" if left > 0 else ""
+        if names or left:
+            told.append(f"{kind}: {', '.join(names[:EFFECTS_SHOWN])}{more}")
+    if found["unknown"]:
+        told.append(f"perhaps further {printable(' and '.join(map(str, found['unknown'])))}")
+    return "; ".join(told)
+
+
 def _inside(e: Json) -> str:
     """The session that the act's client ran in, and another operator who started the client."""
     found = e["facts"].get("inside")
@@ -175,6 +214,8 @@ def _what(e: Json) -> str:
         )
     if e["kind"] == "redact" and "seqs" in e["facts"]:
         return f"the content of {', '.join(map(str, e['facts']['seqs']))}"
+    if e["kind"] == "effects":
+        return f"of act {e['act']}"
     if e["kind"] == "exit":
         return f"of {e['facts'].get('of')} with {e['facts'].get('exit_code')}"
     if e["kind"] == "attach":

@@ -284,6 +284,12 @@ OPTIONS = (
         check=_collector,
     ),
     Option("telemetry.names", False, "traces name operators and sessions"),
+    Option(
+        "telemetry.commands",
+        False,
+        "traces of agents and services have the command, its purpose and prompt, and the names of "
+        "programs, files and ports",
+    ),
     Option("attach.prefix", "C-\\", "the key that starts a command while attached"),
     Option("attach.scrollback", SCROLLBACK_PAINTED, "lines of history shown on attach", 0, 100_000),
     Option(

@@ -26,6 +26,7 @@ class Settings(NamedTuple):
     metrics: str = ""
     otlp: str = ""
     trace_names: bool = False
+    trace_commands: bool = False
     gate: str = "auto"
     clipboard: bool = False
     inside: str = "refuse"  # acts of a client inside a session that another operator started
@@ -61,6 +62,7 @@ class Settings(NamedTuple):
             metrics=values["telemetry.metrics"],
             otlp=values["telemetry.otlp"],
             trace_names=values["telemetry.names"],
+            trace_commands=values["telemetry.commands"],
             gate=values["session.gate"],
             clipboard=values["session.clipboard"],
             inside=values["session.inside"],

@@ -37,6 +37,7 @@ from holdfast.host.lifecycle.last_used import LastUsed
 from holdfast.host.lifecycle.limit_watch import LimitWatch
 from holdfast.host.lifecycle.nursery import Nursery
 from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX, NewSession, closed_to_agents
+from holdfast.host.originators.act_effects import ActEffects
 from holdfast.host.originators.background_exits import BackgroundExits
 from holdfast.host.originators.further import FurtherFiles
 from holdfast.host.originators.insiders import Insiders
@@ -113,7 +114,20 @@ class Engine:
         self.counters, self.presence = Counters(), Presence()
         self.background_exits = BackgroundExits(self.lineages, self.journal, database)
         self.program_exits = ProgramExits()
-        self.writers = Writers(self.lineages, home.state, self.authority.names, self.journal)
+        self.writers = Writers(
+            self.lineages,
+            home.state,
+            self.authority.names,
+            self.journal,
+            lambda authors, events: self.act_effects.written(authors, events),
+        )
+        self.act_effects = ActEffects(
+            self.lineages,
+            self.writers,
+            self.journal,
+            self.authority.kind_of,
+            lambda pid: self.execgate.verifier.judged(pid),
+        )
         self.shell_origins = ShellOrigins(
             self.sessions.get, self.writers.authors_blocking, FurtherFiles(self.writers).includes
         )
@@ -135,6 +149,7 @@ class Engine:
             self.limit_watch,
             self.last_used,
             self.operator_stops,
+            self.act_effects,
         )
         self.pool, self.threads = ThreadPoolExecutor(1, "view"), Threads("sessions")
         self.own_directories = OwnDirectories(home, prepare.DIRECTORIES)
@@ -182,8 +197,9 @@ class Engine:
                 self.writers.process_changed,
                 self.execgate.process_changed,
                 self.operator_stops.process_changed,
+                self.act_effects.process_changed,
             ),
-            executed=self.execgate.verifier.executed,
+            executed=(self.act_effects.executed, self.execgate.verifier.executed),
         )
         self.authority.on_change.append(lambda: self.held_acts.keys_changed(self.authority.counts))
 

@@ -59,6 +59,11 @@ def act(number: int = 1, **more: Any) -> Any:
                 "taken": 7,
                 "shapers": 2,
                 "written": None,
+                "outcome": {"exit_code": 0},
+                "approvers": (),
+                "meant": {"prompt": "message 4"},
+                "content": b"make test",
+                "effects": None,
                 "phases": [("gate", 1_100, 1_200), ("record", 1_200, 1_300)],
             }
             | more
@@ -123,6 +128,7 @@ def test_o_a_span_has_kinds_and_numbers_and_a_client_cannot_put_words_into_it(
         "holdfast.actor.modality": "other",
         "holdfast.originators.count": 2,
         "holdfast.act.sequence": 7,
+        "holdfast.act.exit_code": 0,
     }
     parent = spans["gate"].parent
     assert (

@@ -28,6 +28,7 @@ from holdfast.core.contract.codec import encode
 from holdfast.core.contract.message import ABSENT, Acknowledgement, Recorded, Signed
 from holdfast.core.contract.table import HANDLER, OPERATIONS
 from holdfast.core.originators import originators
+from holdfast.core.originators.act_effects import Shown
 from holdfast.core.originators.inside import Inside
 from holdfast.core.originators.originators import UNKNOWN, Shaped, foreign
 from holdfast.core.people.scope import Command
@@ -69,6 +70,7 @@ from holdfast.model.limits import ONCE_CHARS
 if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
 
+HUMAN: Final = "human"  # the kind of operator whose acts have no effects in the record
 SHOWN: Final[Terminal] = (True, True)  # typed at a prompt that shows the text
 # Until the same refusal by the policy is told again; each is counted and recorded.
 REFUSED_AGAIN_S: Final = 1.0
@@ -117,11 +119,13 @@ class Act:
         self._taken: int | None = None
         self.part: dict[str, object] = {}  # how much of the act was applied, if not all
         self.outcome: dict[str, object] = {}  # facts for the record, once the act is applied
+        self.effects: Shown | None = None  # as the outcome has them
+        self.approvers: tuple[str, ...] = ()
         self.repeat = False  # the act was submitted before this request came
         # The client and its number, by which the keeper knows the act. Of a retry under an
         # idempotency key: those of the first act.
         self.which = (conn.client, number)
-        self.once, self._meant = _once(body), acts.meant(body)  # idempotency key; intent
+        self.once, self.meant = _once(body), acts.meant(body)  # idempotency key; intent
         self.first: KeyedAct | None = None  # the earlier act with that key
         self.reply: bytes | None = None  # the answer, kept for requests with the same key
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -218,11 +222,14 @@ class Act:
 
     @taken.setter
     def taken(self, number: int) -> None:
-        self._taken = number
+        before, self._taken = self._taken, number
         if self.op == "run":
             self.settle()
         if isinstance(self.session, Session):
             self.session.commands.included.expect(number)
+            if self.conn.kind != HUMAN:
+                run, who = self.op == "run", self.conn.operator
+                self.session.commands.effects.expect(number, before, who, run)
             if self.shaped is not None:
                 self.session.commands.lineage.shaped(number, self._originators)
 
@@ -281,6 +288,10 @@ class Act:
         included = self._included()
         if included:
             facts["included"] = [one.show(f"hf:{self.session.id}@{self.epoch}") for one in included]
+        if self._taken is not None and isinstance(self.session, Session):
+            ended = "exit_code" in facts
+            if (effects := self.session.commands.effects_now(self._taken, ended)) is not None:
+                facts["effects"] = self.effects = effects
         others = originators.names(included, self.conn.operator)
         self._door.journal.outcome(self.written, result, reason, others, self.reply, **facts)
 
@@ -361,7 +372,7 @@ class Act:
         return {
             **({"shaped": [one.show(ref) for one in self.shaped]} if self.shaped else {}),
             **({"inside": self.inside.show()} if self.inside is not None else {}),
-            **self._meant,
+            **self.meant,
         }
 
     def _draft(self, phase: record.Phase, verdict: str, reason: str) -> Draft:
@@ -480,6 +491,7 @@ class Door:
             act.passed("gate", began)
         act.reason = decision.because
         if decision.approved:
+            act.approvers = tuple(decision.approved)
             act.reason += f"; approved by {', '.join(decision.approved)}"
             if isinstance(act.session, Session):
                 rules = frozenset((decision.rule, *decision.asked))

@@ -76,6 +76,10 @@ class ExecVerifier:
     def forget(self, pid: int) -> None:
         self._allowed.pop(pid, None)
 
+    def judged(self, pid: int) -> str | None:
+        """The path of the program that the gate let this process execute; before `executed`."""
+        return allowed.program.path if (allowed := self._allowed.get(pid)) is not None else None
+
     def executed(self, pid: int) -> None:
         """The kernel reports that this process runs a new program now."""
         if (allowed := self._allowed.pop(pid, None)) is None:

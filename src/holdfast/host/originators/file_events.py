@@ -20,10 +20,11 @@ are not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from holdfast.host.runtime.file_key import Handle
@@ -39,8 +40,8 @@ MODIFY, ATTRIB, CLOSE_WRITE, OPEN = 0x2, 0x4, 0x8, 0x20
 MOVED_TO, CREATE, DELETE_SELF = 0x80, 0x100, 0x400
 WRITES: Final = MODIFY | CLOSE_WRITE
 TOUCHES: Final = ATTRIB | MOVED_TO
-_OVERFLOW, _ONDIR = 0x4000, 0x4000_0000
-_MASK: Final = WRITES | TOUCHES | CREATE | DELETE_SELF | _ONDIR
+_OVERFLOW, ONDIR = 0x4000, 0x4000_0000
+_MASK: Final = WRITES | TOUCHES | CREATE | DELETE_SELF | ONDIR
 _CLOEXEC, _NONBLOCK = 0x1, 0x2
 # FAN_REPORT_FID, _DIR_FID, _NAME, _TARGET_FID: the file, the directory, the name, the named file
 _REPORT: Final = 0x200 | 0x400 | 0x800 | 0x1000
@@ -246,6 +247,22 @@ def opened(mount: int, key: bytes) -> int:
     flags = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
     result = _libc.open_by_handle_at(mount, ctypes.byref(handle), flags)
     return _checked("open_by_handle_at", result)
+
+
+def found(mounts: Iterable[tuple[bytes, str]], key: bytes) -> tuple[str, int] | None:
+    """The path and the mode of the file with this key; None: the file is gone. Root only.
+
+    `mounts`: first bytes of the keys of a file system, and a path to it.
+    """
+    for system, path in mounts:
+        if key.startswith(system):
+            with contextlib.suppress(OSError), contextlib.ExitStack() as closing:
+                mount = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                closing.callback(os.close, mount)
+                file = opened(mount, key)
+                closing.callback(os.close, file)
+                return os.readlink(f"/proc/self/fd/{file}"), os.fstat(file).st_mode
+    return None
 
 
 def _checked(what: str, result: int) -> int:

@@ -117,15 +117,8 @@ class Included:
         return [one._replace(name=path) for one in others]
 
     def _path(self, key: bytes) -> str:
-        for system, mount_path in self._mounts():
-            if key.startswith(system):
-                with contextlib.suppress(OSError), _opened_at(mount_path, [key]) as mount:
-                    file = file_events.opened(mount, key)
-                    try:
-                        return os.readlink(f"/proc/self/fd/{file}")
-                    finally:
-                        os.close(file)
-        return "(removed)"
+        found = file_events.found(self._mounts(), key)
+        return found[0] if found is not None else "(removed)"
 
     def _record(self, session: Session, cause: Cause, items: tuple[Shaped, ...]) -> None:
         if self._journal is None:

@@ -78,7 +78,7 @@ class Lineages:
         self.raised = False
         self._gone: dict[int, tuple[Session, Member]] = {}  # exited, and still kept
         self._twice: set[int] = set()  # pids used by two processes since `forget_exited`
-        self._executed: Callable[[int], None] = lambda pid: None
+        self._on_exec: list[Callable[[int], None]] = []
         self._sessions: dict[str, Session] = {}
         self._owner: dict[int, Session] = {}
         self._events: process_events.Events | None = None
@@ -94,13 +94,13 @@ class Lineages:
         self,
         observers: Sequence[SessionObserver],
         changed: Sequence[Changed],
-        executed: Callable[[int], None] = lambda pid: None,
+        executed: Sequence[Callable[[int], None]] = (),
     ) -> None:
         """Connects the observers, once, before `open`. Observers are told in this order.
 
         `executed`: called when a process of a session has executed a new program.
         """
-        self.observers, self.on_change, self._executed = [*observers], [*changed], executed
+        self.observers, self.on_change, self._on_exec = [*observers], [*changed], [*executed]
 
     def open(self) -> None:
         """Finds out whether the kernel reports processes; if not, `doctor` says why."""
@@ -395,6 +395,13 @@ class Lineages:
         self._unwatch(pid)
         self._save_soon(session)
         self._tell(session, "exited", pid, status, was)
+
+    def session_of(self, pid: int) -> Session | None:
+        """The session of a living process."""
+        return self._owner.get(pid)
+
+    def _executed(self, pid: int) -> None:
+        tell(self._on_exec, pid)
 
     def _other_account(self, pid: int) -> None:
         self.raised = self.raised or pid in self._owner

@@ -70,6 +70,7 @@ _STEADY_CLOCK: Final = time.CLOCK_BOOTTIME
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Observed = Callable[[dict[int, Author], list[file_events.Event]], None]
 
 
 class Writers:
@@ -81,12 +82,14 @@ class Writers:
         directory: str,
         operators: Callable[[], Sequence[str]] = tuple,
         journal: Journal | None = None,
+        observed: Observed = lambda authors, events: None,
     ) -> None:
         """`directory`: where the table is saved for the next host.
 
         `operators`: known here. With several of them, an included file may be another's.
+        `observed`: called with all reported events, and the author of each known process.
         """
-        self._operators, self._journal = operators, journal
+        self._operators, self._journal, self._observed = operators, journal, observed
         self._included: Included | None = None
         self.table = Table()
         self._lineages, self._path = lineages, f"{directory}/{FILE}"
@@ -103,6 +106,7 @@ class Writers:
         self._inputs = InputGivers(time.time())
         self._unreported = Unreported(self._activity)
         self._opened = False
+        self._nameless = 0  # how often a write had no author, because its shell was ahead
         self._behind = False  # a shell's mark was processed while file events were still pending
         self._resting: asyncio.TimerHandle | None = None
         self._pen = threading.Lock()
@@ -119,6 +123,21 @@ class Writers:
     def kernel_reports(self) -> bool:
         """Whether the kernel reports who writes files, except on file systems in `refused`."""
         return self._events is not None and self._events.open and self._lineages.told
+
+    @property
+    def gaps(self) -> int:
+        """How often so far a write of a session may have been missed."""
+        return self._nameless + (self._events.lost if self._events is not None else 0)
+
+    @property
+    def behind(self) -> bool:
+        """Whether reported events are still to be read, although `catch_up` was called."""
+        return self._behind
+
+    @property
+    def mounts(self) -> list[tuple[bytes, str]]:
+        """The marked file systems: first bytes of the keys of all files there, and a path."""
+        return self._mounts()
 
     # ------------------------------------------------------------ sessions
 
@@ -307,6 +326,7 @@ class Writers:
             for pid, (session, cause) in doers.items()
             if not (self._behind and pid == session.commands.lineage.root)
         }
+        self._nameless += len(authors) < len(doers)
         table, wrote = self.table, self.table.wrote
         for mask, pid, key in events:
             if mask & file_events.WRITES:
@@ -317,6 +337,7 @@ class Writers:
                 table.touched(key, authors.get(pid))
             if mask & file_events.DELETE_SELF:
                 table.gone(key)
+        self._observed(authors, events)
         if authors:
             self._saver.soon()
             self._watch([key for mask, pid, key in events if pid in authors])

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from holdfast.core.originators.act_effects import EffectsOfActs, Shown
 from holdfast.core.originators.included import Includes
 from holdfast.core.originators.lineage import Cause, Lineage
 from holdfast.core.originators.originators import UNSEEN
@@ -81,6 +82,9 @@ class Commands:
             root, Cause(str(label.get("by") or "unknown"), None), self.kind is not None
         )
         self.included = Includes()
+        self.effects = EffectsOfActs()
+        # The effects of an act for its outcome, which is recorded now; `ended`: so did the command.
+        self.effects_now: Callable[[int, bool], Shown | None] = lambda act, ended: None
         self.shell = Shell(marks_start=self.kind != "posix")
         # Newest last. A client that lost the host asks for the run again.
         self.runs: OrderedDict[str, Run] = OrderedDict()

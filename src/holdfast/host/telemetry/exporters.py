@@ -41,12 +41,12 @@ class Telemetry:
                 if settings.metrics
                 else ()
             ),
-            *([begin(self._trace(settings.otlp, settings.trace_names))] if settings.otlp else ()),
+            *([begin(self._trace(settings))] if settings.otlp else ()),
         ]
 
-    async def _trace(self, where: str, names: bool) -> None:
+    async def _trace(self, settings: Settings) -> None:
         try:
-            traces = await asyncio.to_thread(_traces, where, self._engine.counters, names)
+            traces = await asyncio.to_thread(_traces, settings, self._engine.counters)
         except HoldfastError as e:
             log.error("%s: %s", e.message, e.recover)
         except Exception as e:  # a library may reject its settings in other ways
@@ -54,6 +54,7 @@ class Telemetry:
         else:
             self._traces = traces
             self._engine.door.on_over.append(traces.over)
+            self._engine.act_effects.on_found.append(traces.effects)
 
     async def _serve(self, host: str, port: int) -> None:
         """Accepts connections up to PAGES_MAX: asyncio's own server has no limit."""
@@ -112,8 +113,8 @@ class Telemetry:
             self._traces.close()
 
 
-def _traces(where: str, counters: Counters, names: bool) -> Traces:
+def _traces(settings: Settings, counters: Counters) -> Traces:
     """Runs in a thread: an operator who types must not wait while these libraries load."""
     from holdfast.host.telemetry.traces import to_collector
 
-    return to_collector(where, counters, names)
+    return to_collector(settings.otlp, counters, settings.trace_names, settings.trace_commands)

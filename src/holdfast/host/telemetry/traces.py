@@ -10,9 +10,13 @@ full queue drops new spans. The thread sleeps while no act happens. We rejected 
 batching: it wakes every few seconds for ever, and starts a thread in every child that this process
 forks.
 
-A span names the session by id, the act by numbers, kind and verdict, and the actor by kind. A span
-contains no text of a command and no content of a terminal. Names of people and sessions appear only
-if `telemetry.names` says so. Keys have no spans; the host only counts them.
+A span names the session by id, the act by numbers, kind and verdict, and the actor by kind. Names
+of people and sessions appear only if `telemetry.names` says so. Commands, the client's words about
+them, and names of programs, files and ports appear only if `telemetry.commands` says so, and only
+of agents and services. A span never has content of a terminal. Keys have no spans; the host only
+counts them.
+
+The effects of an act that become known after its end are a later child span `effects`.
 """
 
 from __future__ import annotations
@@ -20,11 +24,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast import __version__
-from holdfast.host.acts.door import Act
+from holdfast.core.originators.act_effects import KINDS, Effects, Shown
+from holdfast.host.acts.door import HUMAN, Act
 from holdfast.host.telemetry.counters import Counters
 from holdfast.host.telemetry.metrics import kind, modality
 from holdfast.model.errors import Impossible
@@ -32,6 +37,9 @@ from holdfast.model.errors import Impossible
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, Tracer
     from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import SpanContext
+
+    from holdfast.host.session.session import Session
 
 QUEUE_ACTS: Final = 1024  # limit of unsent acts
 BATCH_ACTS: Final = 128  # sent together
@@ -39,25 +47,40 @@ GATHER_S: Final = 1.0  # wait for more acts before sending a batch
 SEND_S: Final = 5.0  # for each batch, retries included
 CLOSE_S: Final = 0.5  # for the queued acts when the host stops
 ENVIRONMENT: Final = "environment"
+COMMAND_CHARS: Final = 4096
 PATH: Final = "/v1/traces"
 log = logging.getLogger("holdfast.traces")
 
 
-class Done(NamedTuple):
-    """A finished act, with the data for its span."""
+Value = str | int | tuple[str, ...]
+Which = tuple[str, int, int]  # session, epoch, the session's number of the act
 
-    kind: str
+
+class Done(NamedTuple):
+    """A finished act, or effects that were found later, with the data for the span."""
+
+    name: str
     began: int  # nanoseconds since 1970, like the other times
     ended: int
     phases: tuple[tuple[str, int, int], ...]
-    facts: dict[str, str | int]
+    facts: dict[str, Value]
+    act: Which | None
+    later: bool = False
 
 
 class Traces:
     """The traces of a host that has them configured."""
 
-    def __init__(self, exporter: SpanExporter, counters: Counters, names: bool = False) -> None:
-        self._exporter, self._counters, self._names = exporter, counters, names
+    def __init__(
+        self,
+        exporter: SpanExporter,
+        counters: Counters,
+        names: bool = False,
+        commands: bool = False,
+    ) -> None:
+        self._exporter, self._counters = exporter, counters
+        self._names, self._commands = names, commands
+        self._acts: OrderedDict[Which, SpanContext] = OrderedDict()  # of the newest acts
         self._queue: deque[Done] = deque()
         self._woken, self._closing = threading.Event(), threading.Event()
         self._failing = False
@@ -73,10 +96,7 @@ class Traces:
         phases = tuple(act.phases)
         if act.written is not None or verdict == "applied":
             phases += (("effect", max((end for _, _, end in phases), default=act.began), ended),)
-        if len(self._queue) >= QUEUE_ACTS:
-            self._counters.spans["dropped"] += 1 + len(phases)
-            return
-        facts: dict[str, str | int] = {
+        facts: dict[str, Value] = {
             "holdfast.session.id": act.session.id,
             "holdfast.session.epoch": act.epoch,
             "holdfast.act.number": act.number,
@@ -95,7 +115,44 @@ class Traces:
                 "holdfast.actor.name": act.conn.operator,
                 "holdfast.session.name": act.session.name,
             }
-        self._queue.append(Done(act.kind, act.began, ended, phases, facts))
+            if act.approvers:
+                facts["holdfast.act.approvers"] = act.approvers
+        if isinstance(code := act.outcome.get("exit_code"), int):
+            facts["holdfast.act.exit_code"] = code
+        if self._commands and act.conn.kind != HUMAN:
+            facts |= {f"holdfast.act.{name}": text for name, text in act.meant.items()}
+            if act.kind == "command":
+                text = act.content.decode("utf-8", "backslashreplace").partition("\0")[0]
+                facts["holdfast.act.command"] = text[:COMMAND_CHARS]
+        if act.effects is not None:
+            facts |= self._effects(act.effects)
+        which = (act.session.id, act.epoch, act.taken) if act.taken is not None else None
+        self._put(Done(f"act {act.kind}", act.began, ended, phases, facts, which))
+
+    def effects(self, session: Session, act: int, effects: Effects, shown: Shown) -> None:
+        """Effects of an act that were found after its end."""
+        now, epoch = time.time_ns(), session.record.epoch
+        facts: dict[str, Value] = {
+            "holdfast.session.id": session.id,
+            "holdfast.session.epoch": epoch,
+            "holdfast.act.sequence": act,
+            **self._effects(shown),
+        }
+        self._put(Done("effects", now, now, (), facts, (session.id, epoch, act), later=True))
+
+    def _effects(self, shown: Shown) -> dict[str, Value]:
+        found: dict[str, Value] = {"holdfast.effects.unknown": tuple(shown["unknown"])}
+        for each in KINDS:
+            found[f"holdfast.effects.{each}.count"] = shown[each]["count"]
+            if self._commands:
+                found[f"holdfast.effects.{each}.names"] = tuple(shown[each]["names"])
+        return found
+
+    def _put(self, done: Done) -> None:
+        if len(self._queue) >= QUEUE_ACTS:
+            self._counters.spans["dropped"] += 1 + len(done.phases)
+            return
+        self._queue.append(done)
         self._woken.set()
 
     def close(self) -> None:
@@ -145,15 +202,30 @@ class Traces:
 
     def _make(self, done: Done) -> None:
         from opentelemetry.context import Context
-        from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
-
-        span = self._tracer.start_span(
-            f"act {done.kind}", Context(), SpanKind.SERVER, dict(done.facts), start_time=done.began
+        from opentelemetry.trace import (
+            NonRecordingSpan,
+            SpanKind,
+            Status,
+            StatusCode,
+            set_span_in_context,
         )
+
+        inside, how = Context(), SpanKind.SERVER
+        if done.later:
+            how = SpanKind.INTERNAL
+            if done.act is not None and (act := self._acts.get(done.act)) is not None:
+                inside = set_span_in_context(NonRecordingSpan(act), inside)
+        span = self._tracer.start_span(
+            done.name, inside, how, dict(done.facts), start_time=done.began
+        )
+        if done.act is not None and not done.later:
+            self._acts[done.act] = span.get_span_context()
+            if len(self._acts) > QUEUE_ACTS:
+                self._acts.popitem(last=False)
         inside = set_span_in_context(span, Context())
         for phase, began, ended in done.phases:
             self._tracer.start_span(phase, inside, start_time=began).end(ended)
-        if done.facts["holdfast.act.verdict"] in ("failed", "unknown"):
+        if done.facts.get("holdfast.act.verdict") in ("failed", "unknown"):
             span.set_status(Status(StatusCode.ERROR))
         span.end(done.ended)
 
@@ -178,7 +250,7 @@ def _tracer(gathered: list[ReadableSpan]) -> Tracer:
     return made
 
 
-def to_collector(where: str, counters: Counters, names: bool) -> Traces:
+def to_collector(where: str, counters: Counters, names: bool, commands: bool) -> Traces:
     """Sends traces to `where`, or to the address in the standard OTEL_* variables.
 
     Raises Impossible if the extra is not installed.
@@ -198,4 +270,5 @@ def to_collector(where: str, counters: Counters, names: bool) -> Traces:
         ),
         counters,
         names,
+        commands,
     )
