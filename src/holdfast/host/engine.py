@@ -114,20 +114,9 @@ class Engine:
         self.counters, self.presence = Counters(), Presence()
         self.background_exits = BackgroundExits(self.lineages, self.journal, database)
         self.program_exits = ProgramExits()
-        self.writers = Writers(
-            self.lineages,
-            home.state,
-            self.authority.names,
-            self.journal,
-            lambda authors, events: self.act_effects.written(authors, events),
-        )
-        self.act_effects = ActEffects(
-            self.lineages,
-            self.writers,
-            self.journal,
-            self.authority.kind_of,
-            lambda pid: self.execgate.verifier.judged(pid),
-        )
+        self.writers = Writers(self.lineages, home.state, self.authority.names, self.journal)
+        self.act_effects = ActEffects(self.writers, self.journal, self.authority.kind_of)
+        self.writers.on_events.append(self.act_effects.written)
         self.shell_origins = ShellOrigins(
             self.sessions.get, self.writers.authors_blocking, FurtherFiles(self.writers).includes
         )
@@ -199,7 +188,10 @@ class Engine:
                 self.operator_stops.process_changed,
                 self.act_effects.process_changed,
             ),
-            executed=(self.act_effects.executed, self.execgate.verifier.executed),
+            executed=(
+                lambda pid: self.act_effects.executed(pid, self.execgate.verifier.judged(pid)),
+                self.execgate.verifier.executed,
+            ),
         )
         self.authority.on_change.append(lambda: self.held_acts.keys_changed(self.authority.counts))
 
@@ -467,14 +459,6 @@ class Engine:
             raise
         finally:
             self._unreserve(name)
-
-    def made_for(self, token: str | None) -> Session | None:
-        """The session that an earlier try of the same request created.
-
-        The keeper remembers the token, even if the host that sent the token died.
-        """
-        found = (s for s in self.sessions.values() if s.label.get("token") == prepare.token(token))
-        return next(found, None) if token else None
 
     async def named(self, name: str) -> Session | None:
         """The session of that name; waits while the session is being created."""

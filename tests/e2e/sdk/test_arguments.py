@@ -36,9 +36,12 @@ def test_m_a_client_names_its_modality_and_starts_no_host_unless_asked(
     with holdfast.sync.connect(operator="tester", home=str(fresh.home), modality="ci") as c:
         session = c.sessions.new("named", command=["cat"])
         for _ in range(2):
-            session.send("x", enter=True, hold=1.0, once="first", intent="say x")
+            session.send(
+                "x", enter=True, hold=1.0, once="first", intent="say x", prompt="message 1"
+            )
         lines = [one for one in session.log() if one.kind == "line" and one.phase == "intent"]
         assert [one.modality for one in lines] == ["ci"], "one effect, by this client"
+        assert lines[0].facts["prompt"] == "message 1"
 
 
 def test_m_a_new_session_is_as_asked(
@@ -192,13 +195,21 @@ def test_t3_operators_and_approvals_of_another_machine(
 
             session = await t.sessions.get("watched")
             asked = list[holdfast.Question]()
-            run = session.run("echo yes", intent="greet", expects="a line", on_held=asked.append)
+            run = session.run(
+                "echo yes",
+                intent="greet",
+                expects="a line",
+                prompt="message 2",
+                on_held=asked.append,
+            )
             waiting = asyncio.create_task(run)
             await c.approvals.approve((await question(c)).id, machine="box")
             assert (await waiting).output == "yes\n"
             (newest,) = [one async for one in session.log(-2) if one.phase == "intent"]
             assert newest.facts["expects"] == "a line" and asked[0].because == "it is watched"
-            start = session.start("echo no", intent="x", expects="y", on_held=asked.append)
+            start = session.start(
+                "echo no", intent="x", expects="y", prompt="message 3", on_held=asked.append
+            )
             refused = asyncio.create_task(start)
             await c.approvals.deny((await question(c)).id, machine="box")
             with pytest.raises(holdfast.GateRefused):

@@ -21,6 +21,7 @@ FILES_KEPT: Final = 16_384  # counted files of all open acts of a session
 PROGRAMS_KEPT: Final = 1024  # different programs of one act
 ACTS_OPEN: Final = 64  # acts of a session with effects that are still collected
 CLOSED_KEPT: Final = 256  # closed acts: later reports about them are ignored
+TRACED: Final = ("agent", "service")  # the kinds of operators whose acts have effects here
 PROGRAMS, FILES, PORTS = KINDS = ("programs", "files", "ports")
 
 Shown = dict[str, Any]  # as the record has it

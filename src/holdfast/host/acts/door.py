@@ -28,7 +28,7 @@ from holdfast.core.contract.codec import encode
 from holdfast.core.contract.message import ABSENT, Acknowledgement, Recorded, Signed
 from holdfast.core.contract.table import HANDLER, OPERATIONS
 from holdfast.core.originators import originators
-from holdfast.core.originators.act_effects import Shown
+from holdfast.core.originators.act_effects import TRACED, Shown
 from holdfast.core.originators.inside import Inside
 from holdfast.core.originators.originators import UNKNOWN, Shaped, foreign
 from holdfast.core.people.scope import Command
@@ -42,6 +42,7 @@ from holdfast.host.acts.act_context import NOTHING, ProposedAct
 from holdfast.host.acts.approvals import HeldActs
 from holdfast.host.acts.once import Keys, kept
 from holdfast.host.acts.under_way import UnderWay
+from holdfast.host.acts.verdicts import verdict_of
 from holdfast.host.people.rights import Rights
 from holdfast.host.runtime.connection import Connection
 from holdfast.host.runtime.notify import tell
@@ -70,7 +71,6 @@ from holdfast.model.limits import ONCE_CHARS
 if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
 
-HUMAN: Final = "human"  # the kind of operator whose acts have no effects in the record
 SHOWN: Final[Terminal] = (True, True)  # typed at a prompt that shows the text
 # Until the same refusal by the policy is told again; each is counted and recorded.
 REFUSED_AGAIN_S: Final = 1.0
@@ -227,7 +227,7 @@ class Act:
             self.settle()
         if isinstance(self.session, Session):
             self.session.commands.included.expect(number)
-            if self.conn.kind != HUMAN:
+            if self.conn.kind in TRACED:
                 run, who = self.op == "run", self.conn.operator
                 self.session.commands.effects.expect(number, before, who, run)
             if self.shaped is not None:
@@ -636,20 +636,6 @@ class Door:
     def _end(self, act: Act, verdict: str) -> None:
         self.verdicts[act.kind, verdict] += 1
         tell(self.on_over, act, verdict)
-
-
-VERDICTS: Final = (record.APPLIED, "held", "refused", "failed", record.UNKNOWN, "abandoned")
-
-
-def verdict_of(error: BaseException) -> str:
-    """The verdict, one of VERDICTS, of an act that ended with this error."""
-    if isinstance(error, Held):
-        return "held"
-    if isinstance(error, Refused):
-        return "refused"
-    if isinstance(error, Lost | TimedOut | OutcomeUnknown):
-        return record.UNKNOWN
-    return "failed" if isinstance(error, Exception) else "abandoned"
 
 
 def known_foreign(shaped: Sequence[Shaped] | None, operator: str) -> list[Shaped]:

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -169,6 +169,15 @@ def _made(path: str) -> str:
 def token(given: str | None) -> str:
     """The token by which the host recognises a repeated request, cut to its bound."""
     return (given or "")[:TOKEN_CHARS]
+
+
+def made_for(given: str | None, sessions: Iterable[Session]) -> Session | None:
+    """The session that an earlier try of the same request created.
+
+    The keeper remembers the token, even if the host that sent the token died.
+    """
+    found = (one for one in sessions if one.label.get("token") == token(given))
+    return next(found, None) if given else None
 
 
 async def _built(

@@ -31,6 +31,7 @@ from holdfast.core.originators.act_effects import (
     NAMES_MAX,
     PORTS,
     PROGRAMS,
+    TRACED,
     Effects,
     EffectsOfActs,
     Shown,
@@ -45,7 +46,6 @@ from holdfast.host.runtime.notify import tell
 if TYPE_CHECKING:
     from holdfast.core.originators.lineage import Member
     from holdfast.core.originators.writers import Author
-    from holdfast.host.originators.lineage import Lineages
     from holdfast.host.originators.writers import Writers
     from holdfast.host.session.session import Session
     from holdfast.host.storage.journal import Journal
@@ -56,7 +56,6 @@ SETTLE_S: Final = 0.5  # from the exit of a process to the check whether it was 
 # count, before and after the command.
 FILES_TRIED: Final = 4 * NAMES_MAX
 LAST_TRIED: Final = 16
-TRACED: Final = ("agent", "service")
 _WRITTEN: Final = file_events.WRITES | file_events.CREATE | file_events.MOVED_TO
 
 Found = Callable[["Session", int, Effects, Shown], None]
@@ -83,15 +82,13 @@ class ActEffects:
 
     def __init__(
         self,
-        lineages: Lineages,
         writers: Writers,
         journal: Journal,
         kind_of: Callable[[str], str | None],
-        judged: Callable[[int], str | None],
     ) -> None:
-        """`judged`: the program that the exec gate let a process execute."""
-        self._lineages, self._writers, self._journal = lineages, writers, journal
-        self._kind_of, self._judged = kind_of, judged
+        """`kind_of`: the kind of an operator by its name."""
+        self._lineages, self._writers = writers.lineages, writers
+        self._journal, self._kind_of = journal, kind_of
         self._sessions: dict[str, Session] = {}
         self._writing: dict[str, EffectsOfActs] = {}  # of sessions with such acts that wrote files
         self._timers: dict[tuple[str, int], _Timers] = {}
@@ -119,11 +116,12 @@ class ActEffects:
             return None
         return session.commands.effects.of(cause.act, cause.actor)
 
-    def executed(self, pid: int) -> None:
+    def executed(self, pid: int, judged: str | None) -> None:
+        """`judged`: the path that the exec gate let the process execute, if it asked the gate."""
         if (session := self._lineages.session_of(pid)) is not None and (
             one := self._of(session, session.commands.lineage.of(pid))
         ) is not None:
-            one.executed(self._judged(pid) or _program(pid))
+            one.executed(judged or _program(pid))
 
     def written(self, authors: dict[int, Author], events: list[file_events.Event]) -> None:
         mine: dict[int, tuple[Session, Effects]] = {}
@@ -271,7 +269,7 @@ class ActEffects:
     def _names(self, session: Session, one: Effects) -> list[str]:
         """The paths of the first files. Devices and the shell's own files are left out."""
         names = list[str]()
-        own, mounts = str(session.directories.writable), self._writers.mounts if one.files else ()
+        own, mounts = str(session.directories.writable), self._writers.mounts() if one.files else ()
         keys = [*one.files]
         for key in (*keys[:FILES_TRIED], *keys[FILES_TRIED:][-LAST_TRIED:]):
             if (found := file_events.found(mounts, key)) is None:

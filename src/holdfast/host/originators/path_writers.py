@@ -16,11 +16,11 @@ import errno
 import os
 import stat
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.core.originators.writers import Stamp
-from holdfast.host.originators.file_events import key_of
+from holdfast.host.originators.file_events import key_of, opened
 from holdfast.host.processes import process
 from holdfast.host.runtime import filesystems
 
@@ -189,3 +189,31 @@ def _close(stack: list[tuple[int, os.stat_result, bool]]) -> None:
     while stack:
         with contextlib.suppress(OSError):
             os.close(stack.pop()[0])
+
+
+def identified(paths: Iterable[str]) -> list[tuple[bytes, Stamp]]:
+    """The keys of files, and their change times and sizes now; absent files are left out."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                facts = os.fstat(fd)
+                if (key := key_of(fd)) is not None:
+                    found.append((key, Stamp(facts.st_ctime_ns, facts.st_size)))
+            finally:
+                os.close(fd)
+    return found
+
+
+def stamp(mount: int, key: bytes) -> Stamp | None:
+    """The change time and size of the file with this key; None: the file is gone. Root only."""
+    try:
+        fd = opened(mount, key)
+    except OSError:
+        return None
+    try:
+        facts = os.fstat(fd)
+        return Stamp(facts.st_ctime_ns, facts.st_size)
+    finally:
+        os.close(fd)

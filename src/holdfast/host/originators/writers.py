@@ -48,6 +48,7 @@ from holdfast.host.originators.unreported import Unreported
 from holdfast.host.processes import process
 from holdfast.host.runtime import filesystems, handover_file
 from holdfast.host.runtime.filesystems import Mount
+from holdfast.host.runtime.notify import tell
 from holdfast.host.runtime.saver import Saver
 from holdfast.host.runtime.tasks import Tasks
 from holdfast.host.runtime.threads import Quota, Threads
@@ -82,17 +83,18 @@ class Writers:
         directory: str,
         operators: Callable[[], Sequence[str]] = tuple,
         journal: Journal | None = None,
-        observed: Observed = lambda authors, events: None,
     ) -> None:
         """`directory`: where the table is saved for the next host.
 
         `operators`: known here. With several of them, an included file may be another's.
-        `observed`: called with all reported events, and the author of each known process.
         """
-        self._operators, self._journal, self._observed = operators, journal, observed
+        self._operators, self._journal = operators, journal
         self._included: Included | None = None
+        # Called with the authors of known processes, by pid, and all reported events.
+        self.on_events: list[Observed] = []
         self.table = Table()
-        self._lineages, self._path = lineages, f"{directory}/{FILE}"
+        self.lineages = self._lineages = lineages
+        self._path = f"{directory}/{FILE}"
         self._events: file_events.Events | None = None
         # device -> the first bytes of the keys of all files there, and a path to the file system
         self._marked: dict[str, tuple[bytes, str]] = {}
@@ -134,11 +136,6 @@ class Writers:
         """Whether reported events are still to be read, although `catch_up` was called."""
         return self._behind
 
-    @property
-    def mounts(self) -> list[tuple[bytes, str]]:
-        """The marked file systems: first bytes of the keys of all files there, and a path."""
-        return self._mounts()
-
     # ------------------------------------------------------------ sessions
 
     def open(self) -> None:
@@ -160,7 +157,7 @@ class Writers:
             self._events = file_events.Events(self._written, self._all_read, self._lost)
             self._lineages.keeps_exited = True
             self._included = Included(
-                self.table, self._lineages, self._journal, self._mounts, self.catch_up
+                self.table, self._lineages, self._journal, self.mounts, self.catch_up
             )
         self._watches = False  # all known files are watched for opens
 
@@ -198,7 +195,7 @@ class Writers:
 
     async def provided(self, paths: Sequence[str]) -> None:
         """Note files that this host wrote for a session that has no program yet."""
-        found = await asyncio.to_thread(_identified, paths)
+        found = await asyncio.to_thread(path_writers.identified, paths)
         self.catch_up()  # the kernel has reported these writes too
         if not self._behind:
             for key, stamp in found:
@@ -267,8 +264,11 @@ class Writers:
                 if mount.device not in self._marked:
                     self._mark_one(events, mount, f"{root}{mount.point}")
 
-    def _mounts(self) -> list[tuple[bytes, str]]:
-        """The marked file systems, as a copy: threads add to them (`_mark`)."""
+    def mounts(self) -> list[tuple[bytes, str]]:
+        """The marked file systems: first bytes of the keys of all files there, and a path.
+
+        A copy: threads add to them (`_mark`).
+        """
         return list(self._marked.values())
 
     def _mark_one(self, events: file_events.Events, mount: Mount, path: str) -> None:
@@ -337,7 +337,7 @@ class Writers:
                 table.touched(key, authors.get(pid))
             if mask & file_events.DELETE_SELF:
                 table.gone(key)
-        self._observed(authors, events)
+        tell(self.on_events, authors, events)
         if authors:
             self._saver.soon()
             self._watch([key for mask, pid, key in events if pid in authors])
@@ -581,7 +581,9 @@ class Writers:
             try:
                 if (file_events.key_of(mount) or b"")[:8] == system:
                     found = {
-                        key: stamp for key in wanted if (stamp := _stamp(mount, key)) is not None
+                        key: stamp
+                        for key in wanted
+                        if (stamp := path_writers.stamp(mount, key)) is not None
                     }
             finally:
                 os.close(mount)
@@ -607,32 +609,6 @@ class Writers:
             self._inputs.restore(*inputs)
         self.table.restore(rows, boot == process.boot_id())
         self._clock()
-
-
-def _identified(paths: Iterable[str]) -> list[tuple[bytes, Stamp]]:
-    found = []
-    for path in paths:
-        with contextlib.suppress(OSError):
-            fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                facts = os.fstat(fd)
-                if (key := file_events.key_of(fd)) is not None:
-                    found.append((key, Stamp(facts.st_ctime_ns, facts.st_size)))
-            finally:
-                os.close(fd)
-    return found
-
-
-def _stamp(mount: int, key: bytes) -> Stamp | None:
-    try:
-        fd = file_events.opened(mount, key)
-    except OSError:
-        return None
-    try:
-        facts = os.fstat(fd)
-        return Stamp(facts.st_ctime_ns, facts.st_size)
-    finally:
-        os.close(fd)
 
 
 def writable(lines: Iterable[str]) -> list[Mount]:

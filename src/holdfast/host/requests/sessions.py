@@ -33,7 +33,7 @@ async def new(host: Host, ctx: Context, q: New) -> Created:
         cwd = cwd or env["HOME"]
     _check(q, env, cwd)
     token = _token(ctx, q)
-    if (repeated := engine.made_for(token)) is not None:
+    if (repeated := prepare.made_for(token, engine.sessions.values())) is not None:
         return extended(Created, describe(repeated), existed=False)
     if (existing := await _existing(host, ctx, q)) is not None:
         return extended(Created, describe(existing), existed=True)

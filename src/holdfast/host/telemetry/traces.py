@@ -28,8 +28,8 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast import __version__
-from holdfast.core.originators.act_effects import KINDS, Effects, Shown
-from holdfast.host.acts.door import HUMAN, Act
+from holdfast.core.originators.act_effects import KINDS, TRACED, Effects, Shown
+from holdfast.host.acts.door import Act
 from holdfast.host.telemetry.counters import Counters
 from holdfast.host.telemetry.metrics import kind, modality
 from holdfast.model.errors import Impossible
@@ -119,7 +119,7 @@ class Traces:
                 facts["holdfast.act.approvers"] = act.approvers
         if isinstance(code := act.outcome.get("exit_code"), int):
             facts["holdfast.act.exit_code"] = code
-        if self._commands and act.conn.kind != HUMAN:
+        if self._commands and act.conn.kind in TRACED:
             facts |= {f"holdfast.act.{name}": text for name, text in act.meant.items()}
             if act.kind == "command":
                 text = act.content.decode("utf-8", "backslashreplace").partition("\0")[0]
