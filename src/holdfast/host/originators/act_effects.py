@@ -9,9 +9,9 @@
   between two looks is not seen.
 
 The outcome of a `run` that was followed to its end has the effects up to then (`effects_now`).
-Whatever comes later gets an entry `effects`, which replaces the earlier one: after the command of
-a typed line, after a look that found a new port, and after the act's last process. An act with no
-timer left wakes the host only by its own processes.
+Effects that come later get an entry `effects`, which replaces the earlier entry: after the command
+of a typed line, after a look that found a new port, and after the act's last process. An act with
+no timer left wakes the host only by its own processes.
 
 A kind is `unknown` if there may be more than is listed: the kernel does not report it to this
 account, reports were lost, a bound was reached, or an earlier host saw a part.
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from holdfast.host.storage.journal import Journal
 
 LOOKS_S: Final = (0.5, 1.5, 6.0, 22.0)  # pauses between looks at the ports of living processes
-SETTLE_S: Final = 0.5  # from the exit of a process to the check whether it was the last
+SETTLE_S: Final = 0.5  # from the end of a command or process to the check what is left
 # Files that are looked up for the names of one entry. The shell writes its own files, which do not
 # count, before and after the command.
 FILES_TRIED: Final = 4 * NAMES_MAX
@@ -146,14 +146,23 @@ class ActEffects:
         if what == "started" or was is None or not session.commands.effects:
             return
         act, one = was.cause.act, session.commands.effects.get(was.cause.act)
-        timers = self._timers.get((session.id, act)) if act is not None else None
-        if act is None or one is None or timers is None or not timers.over or timers.settle:
+        if act is None or one is None:
             return
-        timers.settle = session.loop.call_later(SETTLE_S, self._settle, session, act, one, timers)
+        if (timers := self._timers.get((session.id, act))) is not None and timers.over:
+            self._settle_later(session, act, one, timers)
+
+    def _settle_later(self, session: Session, act: int, one: Effects, timers: _Timers) -> None:
+        if timers.settle is None:
+            timers.settle = session.loop.call_later(
+                SETTLE_S, self._settle, session, act, one, timers
+            )
 
     def _settle(self, session: Session, act: int, one: Effects, timers: _Timers) -> None:
+        """Finishes an act whose command is over, unless processes of it are left since then."""
         timers.settle = None
-        if not self._living(session, act):
+        if session.commands.effects.get(act) is not one or one.awaited:
+            return
+        if not self._living(session, act) if timers.over else self._is_over(session, act, one):
             self._finish(session, act, one)
 
     # ------------------------------------------------------------ the end of an act's command
@@ -177,9 +186,10 @@ class ActEffects:
         ):
             for act, one in session.commands.effects:
                 if not one.awaited and self._is_over(session, act, one):
-                    timers = self._timers.get((session.id, act))
-                    if timers is None or not timers.over:
-                        self._finish(session, act, one)
+                    # Later: of a quick `run`, the mark may come before the host awaits its outcome.
+                    timers = self._timers.setdefault((session.id, act), _Timers())
+                    if not timers.over:
+                        self._settle_later(session, act, one, timers)
 
     def _is_over(self, session: Session, act: int, one: Effects) -> bool:
         return session.ended.done() or session.commands.lineage.over(Cause(one.actor, act))
