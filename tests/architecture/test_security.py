@@ -101,8 +101,8 @@ COMPARED = {
         "binding != pending.binding.digest()",
     ): "the digest of what was judged, which is shown to who approves",
     (
-        "host/engine.py",
-        "s.label.get('token') == prepare.token(token)",
+        "host/lifecycle/prepare.py",
+        "one.label.get('token') == token(given)",
     ): "by which a repeated `new` is known; it opens nothing",
     (
         "host/terminal/screen.py",
