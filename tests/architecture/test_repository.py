@@ -77,7 +77,7 @@ def test_every_option_is_documented() -> None:
 
 
 def test_every_condition_of_wait_is_documented() -> None:
-    for page in ("guides/know-when-it-waits", "reference/attention", "reference/commands"):
+    for page in ("guides/write-scripts", "reference/attention", "reference/commands"):
         named = text(f"docs/{page}.md").replace("`port:N`", "`port:NUMBER`")
         assert [one for one in CONDITIONS if f"`{one}`" not in named] == [], page
 

@@ -10,27 +10,23 @@ import shlex
 import socket
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from holdfast.home.config import RELAY_LISTEN
 from holdfast.model.address import endpoint
 from holdfast.relay.local import PORTS_TRIED
+from tests.support.commands.guide import blocks, section
 from tests.support.commands.sshd import Sshd, sshd
 from tests.support.installation import DEADLINE_S, Installation, Result, eventually, installation
 
-GUIDES = Path(__file__).parents[3] / "docs" / "guides"
 ADDRESS = "wss://203.0.113.7:8443#sha256-..."
 
 
-def steps(guide: str, section: str) -> list[list[str]]:
-    """The arguments of each command in a section's blocks; `section` is its heading, or empty."""
-    text = (GUIDES / guide).read_text()
-    if section:
-        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^ *```sh\n(.*?)^ *```", text, re.M | re.S)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+def steps(guide: str, heading: str) -> list[list[str]]:
+    """The arguments of each command in a section's blocks; `heading` may be empty."""
+    printed = blocks(section(guide, heading))
+    lines = [line for block in printed for line in block.replace("\\\n", " ").splitlines()]
     found = [shlex.split(line, comments=True) for line in lines]
     assert found and all(words[0] == "holdfast" for words in found)
     return [words[1:] for words in found]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import socket
 import subprocess
@@ -11,13 +10,13 @@ import textwrap
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
+from tests.support.commands import guide
 from tests.support.installation import DEADLINE_S, Installation, eventually, installation
 
-GUIDE = (Path(__file__).parents[3] / "docs/guides/write-a-program.md").read_text()
+GUIDE = guide.section("write-a-program.md")
 PORT = "3000"  # in the guide
 # A block without an import is a part of a program that has a client and a session.
 AROUND = """
@@ -47,7 +46,7 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 
 def blocks(language: str = "python") -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.M | re.S)
+    return guide.blocks(GUIDE, language)
 
 
 def block(part: str) -> str:

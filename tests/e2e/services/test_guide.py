@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import subprocess
-from pathlib import Path
 
+from tests.support.commands import guide
 from tests.support.commands.http_client import start
 from tests.support.installation import Installation
 
-GUIDE = Path(__file__).parents[3] / "docs/guides/services.md"
 PRINTED = "http://127.0.0.1:8480"
 
 
 def blocks(section: str) -> list[str]:
-    text = GUIDE.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    return re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
+    return guide.blocks(guide.section("services.md", section))
 
 
 def test_m_the_guide_for_services_works_as_printed(hf: Installation) -> None:

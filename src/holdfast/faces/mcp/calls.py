@@ -270,7 +270,7 @@ class Calls:
         if not text and not keys:
             raise Usage("send needs text or keys")
         try:
-            why = {"once": once, "intent": intent, "prompt": prompt}
+            why: dict[str, Any] = {"once": once, "intent": intent, "prompt": prompt}
             sent = await at.send(text, keys=keys or (), paste=paste, hold=0.0, **why)
         except Held as e:  # the question stays open, and the call does not wait for a person
             whole = {} if "Enter" in (keys or ()) else {"recover": WHOLE_LINE}
