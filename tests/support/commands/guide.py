@@ -2,7 +2,7 @@
 
 - A block marked `sh` is typed into the first terminal, `sh second` into the second one. Each line
   waits until the terminal asks for a line: a prompt, or a question like `[y/N]`.
-- `# press C-\\ d` at the end of a line, or alone, presses those keys once the line has its answer.
+- `# press C-\\ d` at the end of a line presses those keys, which detach, after the line's answer.
 - A `text` block after a block is output that must appear there, in this order. `...` in a line
   stands for any text. The terminal is wide, so that no line wraps.
 """
@@ -37,7 +37,7 @@ def blocks(text: str, language: str = "sh") -> list[str]:
 
 
 def keys(named: str) -> bytes:
-    """`C-\\ d` and `C-c` as bytes."""
+    """`C-\\ d` as bytes."""
     return b"".join(
         bytes([ord(key[2].upper()) ^ 64]) if key.startswith("C-") else key.encode()
         for key in named.split()
@@ -97,7 +97,7 @@ class Reader:
             self._ready(terminal)
             begin = len(terminal.output)
             terminal.send(keys(press[1]))
-            terminal.expect(rb"\n", begin)
+            terminal.expect(rb"detached from .*\n", begin)
 
     @staticmethod
     def _compare(terminal: Terminal, since: int, lines: list[str]) -> None:
