@@ -125,6 +125,18 @@ def test_an_observer_sends_no_keys() -> None:
     assert effects == [e.Notice("you only observe; attach again without --observe to type")]
 
 
+@pytest.mark.parametrize(("epoch", "again"), [(1, [(1, b"rm x\r")]), (2, [])])
+def test_r6_input_for_a_lost_incarnation_is_not_typed_into_the_next(
+    epoch: int, again: list[tuple[int, bytes]]
+) -> None:
+    state = made()
+    assert inputs(state.handle(e.Keys(b"rm x\r"), 1.0)) == [(1, b"rm x\r")]
+    state.handle(e.Lost(HostGone("gone", reason="")), 2.0)
+    effects = state.handle(e.Attached(answer(epoch=epoch), ring=False), 3.0)
+    assert inputs(effects) == again
+    assert inputs(state.handle(e.Keys(b"k"), 4.0)) == [(2, b"k")], "later input is typed"
+
+
 def test_help_covers_the_screen_until_a_key() -> None:
     state = made()
     [page] = state.handle(e.Keys(PREFIX + b"?"), 1.0)

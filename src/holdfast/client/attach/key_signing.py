@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.client.attach.unacked import Unacked
     from holdfast.core.record.uncovered import Range
     from holdfast.model.jsontext import Json
 
@@ -36,6 +37,18 @@ class KeySigning:
         self.target, self.at = target, None
         self._keys, self._refused = Uncovered(), []
         self._sent.clear()
+
+    def lost(self, answer: Json, unacked: Unacked) -> bool:
+        """Whether the answer to an attach is that of a later incarnation of the same session.
+
+        Then input for the lost one is dropped: it may have taken effect already, and another
+        program reads now.
+        """
+        before = self.target
+        lost = before.session == answer["id"] and before.epoch != int(answer["epoch"])
+        if lost:
+            unacked.clear()
+        return lost
 
     def typed(self, number: int, data: bytes, now: float) -> None:
         keys = self._keys

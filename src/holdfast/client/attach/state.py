@@ -91,8 +91,7 @@ class AttachState:
     def handle(self, event: Event, now: float) -> list[Effect]:
         if self._unrecorded is not None:
             self._record()
-        effects: list[Effect] = []
-        self._effects = effects
+        effects = self._effects = list[Effect]()
         self._now = now
         if type(event) is Keys:
             self._keys(event.data)
@@ -145,6 +144,7 @@ class AttachState:
         self.says, self.sees = (str(answer.get(name) or "") for name in ("says", "sees"))
         self.notices.shown = self.notices.shown and self.offset is not None
         self._approvals.begin()
+        lost = self._signing.lost(answer, self.unacked)
         self.unacked.acked(int(answer["acked"]))
         self._signing.begin(SigningTarget(str(answer["id"]), int(answer["epoch"]), answer["seen"]))
         for sequence, data in self.unacked:
@@ -154,7 +154,7 @@ class AttachState:
         if not self.connected:
             self.connected = True
             self.again.reached(self._now)
-        self._say(self._turn.greeting(answer))
+        self._say(self._turn.greeting(answer, lost))
         for request in self._approvals.elsewhere.requests():
             self._request(OTHERS, request)
         self._type_ahead()

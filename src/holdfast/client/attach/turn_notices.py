@@ -52,12 +52,15 @@ class TurnNotices:
             return f"{message}; {self.prefix} R resumes it"
         return message
 
-    def greeting(self, session: Json) -> str | None:
-        """The notice on attach: in a halted session nothing moves, and no key is taken."""
+    def greeting(self, session: Json, lost: bool) -> str | None:
+        """The notice on attach: in a halted session nothing moves, and no key is taken.
+
+        `lost`: this is another incarnation than before.
+        """
         turn = session.get("turn")
         self.holder = str(turn["holder"]) if turn else None
         if session.get("state") != "halted":
-            return None
+            return "a new incarnation; keys typed before were not sent to it" if lost else None
         return self.refusal({"message": f"{session['name']} is halted"})
 
     @property

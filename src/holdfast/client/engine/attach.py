@@ -20,7 +20,7 @@ from holdfast.client.engine.wire import Wire
 from holdfast.client.gone import HostGone
 from holdfast.client.link import Link
 from holdfast.client.signing import SigningTarget
-from holdfast.model.errors import HoldfastError, Refused, from_wire
+from holdfast.model.errors import HoldfastError, OutcomeUnknown, Refused, from_wire
 from holdfast.model.limits import (
     INPUT_CHUNK_BYTES,
     RECONNECT_FIRST_S,
@@ -89,12 +89,20 @@ class Attached:
         asked = {"op": "attach", "session": self._session, "cols": cols, "rows": rows}
         asked |= {"observe": self._observe, "scrollback": 0, "resume": self._offset}
         answer = await wire.ask(asked, REPLY_WAIT_S)
+        unsure = len(self._unacked) or self._unacked.waiting
+        if self._signing.lost(answer, self._unacked) and unsure:
+            self._refused = OutcomeUnknown(
+                "the session's memory was lost, and a new incarnation runs; the last input may "
+                "have taken effect before",
+                "look at the screen before you type it again",
+            )
         self._unacked.acked(int(answer["acked"]))
         target = SigningTarget(str(answer["id"]), int(answer["epoch"]), answer["seen"])
         self._signing.begin(target)
         for number, data in self._unacked:
             self._type(wire, number, data)
         self._send_waiting()
+        self._changed.set()
 
     async def _run(self) -> None:
         """Signs typed keys, and attaches again after each loss, until the session has ended."""
