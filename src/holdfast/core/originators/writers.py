@@ -216,6 +216,21 @@ class Table:
         found = self._entries.get(key)
         return found if found is not None and found.era == self.era else None
 
+    def forget_acts(self, session: str) -> None:
+        """Forget the numbers of a session's acts: its next incarnation counts them anew."""
+        for key, one in self._entries.items():
+            content, *others = (
+                author._replace(cause=author.cause._replace(act=None))
+                if author is not None and author.session == session
+                else author
+                for author in (one.content, *one.hands, *one.perhaps)
+            )
+            known = [author for author in others if author is not None]
+            cut = len(one.hands)
+            self._entries[key] = one._replace(
+                content=content, hands=tuple(known[:cut]), perhaps=tuple(known[cut:])
+            )
+
     def keys(self) -> Iterator[bytes]:
         """Yield the files with an entry, oldest first."""
         yield from [*self._entries]
