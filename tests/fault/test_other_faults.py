@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.client.attach.terminal import farewell
+from holdfast.core.session.incarnation import OFFSET_STEP
 from holdfast.model.errors import Unavailable
 from holdfast.model.limits import HOST_AWAY_S
 from holdfast.transport import unix
@@ -68,38 +69,44 @@ def test_s4_the_nursery_killed(stage: Stage) -> None:
 
 
 def test_s7_a_keeper_killed_is_one_session_lost(stage: Stage) -> None:
-    """The loss is reported, also to viewers; the name is free; other sessions are untouched.
-
-    Also when no host was there to see it.
-    """
+    """The loss is reported, also to viewers; the name is free; other sessions are untouched."""
     stage.start_host()
     busy = Busy(stage, "busy", 4)
-    for name, hosted in (("seen", True), ("unseen", False)):
-        stage.work(name, "record", f"{stage.directory}/{name}", 0)
-        viewer = Lean(stage, name).attached()
-        keeper, program = stage.session(name)["keeper"], stage.session(name)["pid"]
-        if not hosted:
-            viewer.away = True
-            stage.kill_host()
-        os.kill(keeper, signal.SIGKILL)
-        stage.pump.until(
-            lambda program=program: not stage.running(program),  # type: ignore[misc]
-            "the program is hung up on",
-        )
-        if not hosted:
-            stage.start_host()
-            viewer.away = False
-        stage.pump.until(lambda name=name: stage.ended(name), f"{name} is known to have ended")  # type: ignore[misc]
-        found = stage.session(name)
-        assert found["reason"] == "lost: its keeper died" and found["exit_code"] is None
-        stage.pump.until(lambda viewer=viewer: viewer.ended or viewer.error, "the viewer is told")  # type: ignore[misc]
-        if hosted:
-            assert viewer.ended is not None and viewer.ended["reason"] == "lost: its keeper died"
-        assert [e["event"] for e in stage.events(name) if e["event"] == "session.lost"] == [
-            "session.lost"
-        ]
-        stage.new(name, ["sleep", "1000"])
-        assert stage.identity(name)
+    stage.work("seen", "record", f"{stage.directory}/seen", 0)
+    viewer = Lean(stage, "seen").attached()
+    keeper, program = stage.session("seen")["keeper"], stage.session("seen")["pid"]
+    os.kill(keeper, signal.SIGKILL)
+    stage.pump.until(lambda: not stage.running(program), "the program is hung up on")
+    stage.pump.until(lambda: stage.ended("seen"), "the session is known to have ended")
+    found = stage.session("seen")
+    assert found["reason"] == "lost: its keeper died" and found["exit_code"] is None
+    stage.pump.until(lambda: viewer.ended or viewer.error, "the viewer is told")
+    assert viewer.ended is not None and viewer.ended["reason"] == "lost: its keeper died"
+    lost = [e["event"] for e in stage.events("seen") if e["event"] == "session.lost"]
+    assert lost == ["session.lost"]
+    stage.new("seen", ["sleep", "1000"])
+    assert stage.identity("seen")
+    assert faults_of(busy) == []
+
+
+def test_r1_a_keeper_killed_while_no_host_runs_leaves_a_new_incarnation(stage: Stage) -> None:
+    """Its viewer gets the screen of the new incarnation; other sessions are untouched."""
+    stage.start_host()
+    busy = Busy(stage, "busy", 4)
+    stage.work("unseen", "record", f"{stage.directory}/unseen", 0)
+    viewer = Lean(stage, "unseen").attached()
+    keeper, program = stage.session("unseen")["keeper"], stage.session("unseen")["pid"]
+    viewer.away = True
+    stage.kill_host()
+    os.kill(keeper, signal.SIGKILL)
+    stage.pump.until(lambda: not stage.running(program), "the program is hung up on")
+    stage.start_host()
+    viewer.away = False
+    stage.pump.until(
+        lambda: viewer.position is not None and viewer.position > OFFSET_STEP,
+        "the viewer has the screen of the new incarnation",
+    )
+    assert stage.session("unseen")["epoch"] == 2 and stage.session("busy")["epoch"] == 1
     assert faults_of(busy) == []
 
 

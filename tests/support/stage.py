@@ -13,6 +13,7 @@ import select
 import selectors
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -24,8 +25,10 @@ from typing import IO, Any
 from holdfast import home as homes
 from holdfast.client import start
 from holdfast.client.link import Link
+from holdfast.home import keys
 from holdfast.host.processes import process
 from holdfast.host.processes.cgroups import Groups
+from holdfast.host.storage.remembered import Remembered
 from holdfast.model.errors import HoldfastError, OutcomeUnknown, Unavailable
 from tests.support.kernel import words_of
 from tests.support.peers.forged_clients import Forge
@@ -196,6 +199,21 @@ class Stage:
         self.pump.until(answers, "a host serves")
         return self.host
 
+    def cut_power(self) -> None:
+        """Kill all processes of this home at once: host, nursery, keepers and programs."""
+        self.pump.until(lambda: not self._kill_all(), "no process of this home is left")
+        self.host_ended()
+        self._link = None
+
+    def _kill_all(self) -> list[int]:
+        found = [pid for pid in members(self.path) if pid != self.forge.pid]
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        return found
+
     def no_hosts(self) -> None:
         """Kill every host of this home.
 
@@ -299,6 +317,22 @@ class Stage:
         self.pump.until(lambda: self.ended(name), f"{name} ends")
         code: int | None = self.session(name)["exit_code"]
         return code
+
+    def description(self, name: str) -> dict[str, Any] | None:
+        """The stored description of a session, from a copy of the database."""
+        with tempfile.TemporaryDirectory() as place:
+            for suffix in ("", "-wal"):
+                if os.path.exists(self.home.database + suffix):
+                    shutil.copy(self.home.database + suffix, f"{place}/copy{suffix}")
+            db = sqlite3.connect(f"{place}/copy")
+            rows = db.execute("SELECT session, body FROM remembered").fetchall()
+            db.close()
+        secret = keys.machine(self.home, time.time()).secret()
+        return Remembered(rows, secret).take(self.session(name)["id"])
+
+    def shells(self) -> list[int]:
+        """The processes of sessions' own shells."""
+        return [pid for pid in members(self.path) if any("bash.rc" in w for w in words_of(pid))]
 
     def events(self, name: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.ask("events", session=name, limit=1000)["events"]

@@ -33,6 +33,8 @@ from holdfast.host.lifecycle.adoption import Adoptions, keeper_pid
 from holdfast.host.lifecycle.after_end import bury, record_end
 from holdfast.host.lifecycle.contained.own_directories import OwnDirectories
 from holdfast.host.lifecycle.host_program import HostProgram
+from holdfast.host.lifecycle.incarnate import Incarnations
+from holdfast.host.lifecycle.last_seen import Description, Descriptions
 from holdfast.host.lifecycle.last_used import LastUsed
 from holdfast.host.lifecycle.limit_watch import LimitWatch
 from holdfast.host.lifecycle.nursery import Nursery
@@ -65,12 +67,14 @@ from holdfast.host.session.session import Session
 from holdfast.host.storage import store
 from holdfast.host.storage.events import Events
 from holdfast.host.storage.journal import Journal
+from holdfast.host.storage.remembered import ROWS, Remembered
 from holdfast.host.storage.store import SessionRow, Store
 from holdfast.host.telemetry.counters import Counters
 from holdfast.model.errors import HoldfastError, NotFound, PeerFault, Refused, Unavailable
 from holdfast.model.limits import ENDED_KEPT_COUNT, SESSIONS_MAX, SPAWN_WAIT_S
 from holdfast.model.probe import probe
 from holdfast.transport import unix
+from holdfast.wire.keeper import Spawn
 
 ADOPT_WAIT_S = 2.0  # for a keeper's answer; a client waits longer than that for a new host
 ADOPT_AGAIN_S, ADOPT_AGAIN_MAX_S = 0.5, 30.0
@@ -128,6 +132,9 @@ class Engine:
             lambda: self.lineages.told,
         )
         self.last_used = LastUsed(database)
+        self.remembered = Remembered(database.rows(ROWS), machine.secret())
+        self.descriptions = Descriptions(database, self.remembered)
+        self.incarnations = Incarnations(self)
         # Told of the beginning and the end of every session, in this order.
         self._observers = (
             self.lineages,
@@ -139,6 +146,7 @@ class Engine:
             self.last_used,
             self.operator_stops,
             self.act_effects,
+            self.descriptions,
         )
         self.pool, self.threads = ThreadPoolExecutor(1, "view"), Threads("sessions")
         self.own_directories = OwnDirectories(home, prepare.DIRECTORIES)
@@ -212,15 +220,18 @@ class Engine:
             for n in sorted(os.listdir(self.home.run))
             if n.endswith(KEEPER_SUFFIX)
         ]
-        for record in known.values():
-            if record.id not in found:
-                self._is_gone(record)
-        first = await self._unfinished(found)
+        unfinished = await self.incarnations.begin()
+        absent = [record for record in known.values() if record.id not in found]
+        lost = [record.id for record in absent if self.incarnations.possible(record)]
+        for record in (one for one in absent if one.id not in lost):
+            self._is_gone(record)
+        # Only keepers know the outcome of acts, and the record needs it before any new entry.
+        first = unfinished.intersection(found)
         await asyncio.gather(*(self._adopt_found(i) for i in first))
         for damaged in await go_on_recording(self.journal, self.door, self.sessions):
             self.events.note(damaged, "record.damaged", {})
         self._tasks.spawn(retain(self.journal, self.settings.record_days))
-        later = [i for i in found if i not in first]
+        later = [i for i in (*found, *lost) if i not in first]
         living = {*self.sessions, *self.unreachable, *later}
         self._tasks.spawn(self.own_directories.remove_all(self.own_directories.stale(living)))
         self.forget_old()
@@ -234,16 +245,6 @@ class Engine:
         )
         self.adoptions.begin({i: known[i].name if i in known else None for i in later})
 
-    async def _unfinished(self, found: list[str]) -> set[str]:
-        """Sessions with recorded acts that have no outcome.
-
-        Only the keepers know the outcome, and the record must have it before any new entry.
-        """
-        try:
-            return {*found} & await self.journal.unfinished()
-        except Unavailable:
-            return set()
-
     async def _adopt_found(self, session_id: str) -> None:
         """Adopts a session; a failure makes only this session unreachable."""
         try:
@@ -255,7 +256,7 @@ class Engine:
                 )
         gone = session_id not in self.sessions and session_id not in self.unreachable
         if gone and (record := self._known.get(session_id)) is not None:
-            self._is_gone(record)
+            await self._come_back(record)
 
     async def _adopt_later(self, session_id: str) -> None:
         """Adopts a session while clients are served."""
@@ -273,7 +274,17 @@ class Engine:
         """The ids of all sessions, including sessions that are not adopted yet."""
         return [*self.sessions, *self.adoptions.waiting]
 
-    def _is_gone(self, record: SessionRow) -> None:
+    async def _come_back(self, record: SessionRow) -> None:
+        """Starts the next incarnation of a session whose keeper is gone, or files it as lost."""
+        why = ""
+        if self.incarnations.possible(record):
+            try:
+                return await self.incarnations.start(record)
+            except HoldfastError as e:
+                why = f"; it could not be re-established: {e.message}"
+        self._is_gone(record, why)
+
+    def _is_gone(self, record: SessionRow, why: str = "") -> None:
         """Files a session without a keeper as ended, or as lost if it was running."""
         if lifecycle.running(record.state):
             reason = (
@@ -282,7 +293,7 @@ class Engine:
                 else "lost: its keeper died"
                 if record.state != "creating"
                 else "lost: the host died while making it"
-            )
+            ) + why
             record.ended, record.reason, record.state = time.time(), reason, "ended"
             self.events.note(record.id, "session.lost", {"reason": reason})
             self.store.post(store.save(record))
@@ -325,22 +336,13 @@ class Engine:
             label = {}
         if not isinstance(label, dict):
             label = {}
-        record = known.get(session_id) or SessionRow(
-            session_id,
-            str(label.get("name", session_id)),
-            "detached",
-            link.welcome.epoch,
-            link.welcome.created_ns / 1e9,
-            list(label.get("argv", [])),
-            str(label.get("cwd", "")),
-            self.boot,
-        )
+        record = known.get(session_id) or prepare.row_of(session_id, label, link.welcome, self.boot)
         record.state = "detached"
         record.name = str(label.get("name", record.name))
         probe("host.keeper.claimed")
         session = self._make_session(record, link, label)
         session.pace.await_return(record.viewers)
-        if await self._read_layout_and_gate(session, adopted=True) is not None:
+        if await self.read_layout_and_gate(session, adopted=True) is not None:
             record.state = "halted"  # an earlier host halted the processes
         output = [link.ring.start, link.ring.head]
         facts = {"term": self.term, "root_pid": record.root_pid, "output": output}
@@ -405,7 +407,7 @@ class Engine:
         session.on_link_lost = lambda: self._tasks.spawn(self._reclaim(session))
         return session
 
-    async def _read_layout_and_gate(self, session: Session, adopted: bool = False) -> str | None:
+    async def read_layout_and_gate(self, session: Session, adopted: bool = False) -> str | None:
         """Reads the layout from the kernel and gates the session; returns the kind of halt."""
         session.layout = await self.halter.layout(execution(session))
         session.layout |= await self.execgate.gate_session(session, adopted)
@@ -470,24 +472,41 @@ class Engine:
         self, session_id: str, name: str, request: NewSession, operator: str
     ) -> Session:
         record, label, spawn = await prepare.prepare(self, session_id, name, request, operator)
-        await self.store.run(store.save(record))
-        probe("host.create.recorded")
         try:
-            await self.nursery.spawn(
-                spawn, lambda asked: limits.complete(self.halter, asked, label, request.limits)
+            session = await self.start(
+                record, label, spawn, request.limits, Description.of(request, operator)
             )
-            probe("host.create.spawned")
-            link = await self._claim(f"{self.home.run}/{session_id}{KEEPER_SUFFIX}")
         except BaseException:
             self.store.post(store.forget(session_id))
-            await self.halter.in_thread(self.halter.groups.remove, session_id)
             raise
-        session = self._make_session(record, link, label)
         # At once: the program may exit before the answer to the next question.
         session.change("started", operator=operator, root_pid=record.root_pid)
         self.store.post(store.save(record))
-        await self._read_layout_and_gate(session)
+        await self.read_layout_and_gate(session)
         return session
+
+    async def start(
+        self,
+        record: SessionRow,
+        label: dict[str, Any],
+        spawn: Spawn,
+        kept: limits.Wanted,
+        description: Description,
+    ) -> Session:
+        """Starts an incarnation; what is needed to make the next one is durable before."""
+        remember = self.descriptions.job(record.id, description)
+        await self.store.run(store.together(store.save(record), remember))
+        probe("host.create.recorded")
+        try:
+            await self.nursery.spawn(
+                spawn, lambda asked: limits.complete(self.halter, asked, label, kept)
+            )
+            probe("host.create.spawned")
+            link = await self._claim(f"{self.home.run}/{record.id}{KEEPER_SUFFIX}")
+        except BaseException:
+            await self.halter.in_thread(self.halter.groups.remove, record.id)
+            raise
+        return self._make_session(record, link, label)
 
     def _reserve(self, name: str) -> None:
         names.check_new(name, (*self.session_names(), *self.ended))
@@ -523,31 +542,9 @@ class Engine:
     # ------------------------------------------------------------ finding a session
 
     def find(self, text: str) -> Session:
-        """A running session by id, name or unique prefix of the id.
-
-        The whole id or name of an ended session means that session, not a prefix of a running one.
-        """
-        known = self.session_names()
-        found = names.match(text, known)
-        if (
-            found is not None
-            and text not in (found, known[found])
-            and any(text in (r.id, r.name) for r in self.ended.values())
-        ):
-            found = None
-        if found in self.unreachable:
-            raise Unavailable(
-                f"the keeper of {text} does not answer: {self.unreachable[found]}",
-                "it may be stopped; it is asked again until it answers",
-            )
-        if found is not None:
-            return self.sessions[found]
-        if any(text in (r.id, r.name) for r in self.ended.values()):
-            raise NotFound(
-                f"session {text} has ended",
-                "`holdfast ls --all` shows how; `holdfast view` shows its last screen",
-            )
-        raise NotFound(f"no session {text[:80]!a}", what="session", word=text[:80])
+        """A running session by id, name or unique prefix of the id."""
+        ended = {word for record in self.ended.values() for word in (record.id, record.name)}
+        return self.sessions[names.living(text, self.session_names(), self.unreachable, ended)]
 
     def find_any(self, text: str) -> Session | SessionRow:
         """A running session, or else the newest ended session of that name."""
@@ -598,6 +595,9 @@ class Engine:
     def _invitations_changed(self) -> None:
         self.events.wake()
         self.uplinks.changed()
+
+    def forget_acts(self, session_id: str) -> None:
+        self.writers.table.forget_acts(session_id)
 
     def _policy_changed(self, version: str) -> None:
         self.held_acts.policy_changed(version)

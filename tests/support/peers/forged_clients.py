@@ -37,6 +37,7 @@ class Forge:
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
+        self.pid = self._process.pid
         self.made: set[int] = set()
 
     def _ask(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:

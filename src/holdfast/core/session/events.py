@@ -201,6 +201,19 @@ session.lost  the keeper died or the machine was restarted: the programs on the 
     perhaps list*  empty
     act text?*  null
     asked yes*  whether an operator ended the session with `end`
+session.interrupted  keeper and host are gone, and with them memory, programs and terminal; the
+        next incarnation is being started
+    +before
+    reason text  in words
+session.re_established  a new incarnation of the session has started; memory and programs of the
+        last one are lost
+    from number  the epoch of the lost incarnation
+    reason text  in words
+    seen number?  when the host last looked at the session, in seconds since 1970
+    running list  the programs that ran then: argv, operator and act of each
+    in_flight list  references to acts with an unknown outcome
+    halted yes  whether the lost incarnation was halted
+    notes list  what could not be brought back, in words
 session.output_rolled  the host itself missed output that had rolled off
     start number  the first missed offset
     end number  the next offset

@@ -5,6 +5,8 @@ session is live while a client is attached, else detached; its programs run in b
 Rule 2: every change is an event with the old and the new state. An event that is not in the table
 is refused.
 Rule 3: `ended` and `reaped` are final. An ended incarnation does not come back.
+Rule 4: a session whose memory was lost while no host ran is `interrupted`. It is restoring until
+its next incarnation has started.
 
 The diagram in ARCHITECTURE.md is drawn from this table; a test fails when it is stale.
 """
@@ -16,7 +18,7 @@ from typing import Final
 from holdfast.model.words import words_of
 
 STATES: Final = words_of("creating live detached halted fenced checkpointed restoring ended reaped")
-_ENDS: Final = {"exited": "ended", "lost": "ended"}
+_ENDS: Final = {"exited": "ended", "lost": "ended", "interrupted": "restoring"}
 _STOPS: Final = {"fence": "fenced", "checkpointed": "checkpointed"}
 TABLE: Final[dict[str, dict[str, str]]] = {
     "creating": {"started": "detached", "failed": "ended"},
@@ -25,7 +27,12 @@ TABLE: Final[dict[str, dict[str, str]]] = {
     "halted": {"resumed": "detached", **_ENDS, **_STOPS},
     "fenced": {"unfenced": "detached", **_ENDS},
     "checkpointed": {"restore": "restoring", "reaped": "reaped", "lost": "ended"},
-    "restoring": {"started": "detached", "failed": "checkpointed", "lost": "ended"},
+    "restoring": {
+        "started": "detached",
+        "failed": "checkpointed",
+        "lost": "ended",
+        "interrupted": "restoring",
+    },
     "ended": {"reaped": "reaped"},
     "reaped": {},
 }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from holdfast.core.record.record import MACHINE
-from holdfast.model.errors import Ambiguous, Refused
+from holdfast.model.errors import Ambiguous, NotFound, Refused, Unavailable
 from holdfast.model.ids import ID_PREFIX_CHARS, check_name, session_id
 
 BASE_CHARS = 40
@@ -43,6 +43,32 @@ def _only(text: str, found: Sequence[str], names: Mapping[str, str]) -> str | No
             candidates=[{"id": i, "name": names[i]} for i in found[:SHOWN_MAX]],
         )
     return found[0] if found else None
+
+
+def living(
+    text: str, known: Mapping[str, str], unreachable: Mapping[str, str], ended: Container[str]
+) -> str:
+    """The id of a running session by id, name or unique prefix of the id.
+
+    `known`: names by id. The whole id or name of an ended session means that session, not a prefix
+    of a running one.
+    """
+    found = match(text, known)
+    if found is not None and text not in (found, known[found]) and text in ended:
+        found = None
+    if found is not None and found in unreachable:
+        raise Unavailable(
+            f"the keeper of {text} does not answer: {unreachable[found]}",
+            "it may be stopped; it is asked again until it answers",
+        )
+    if found is not None:
+        return found
+    if text in ended:
+        raise NotFound(
+            f"session {text} has ended",
+            "`holdfast ls --all` shows how; `holdfast view` shows its last screen",
+        )
+    raise NotFound(f"no session {text[:80]!a}", what="session", word=text[:80])
 
 
 def beginning(text: str, ids: Iterable[str], prefix_chars: int = ID_PREFIX_CHARS) -> list[str]:

@@ -150,6 +150,11 @@ def session_writable_directory(home: Home, session_id: str) -> Path:
     return Path(_made(f"{home.run}/{SESSION_WRITABLE}/{session_id}"))
 
 
+def session_places(home: Home, session_id: str) -> list[str]:
+    """The paths of all directories of a session that belong to one incarnation."""
+    return [f"{home.run}/{one}/{session_id}" for one in DIRECTORIES]
+
+
 def host_only_directory(home: Home, session_id: str) -> str:
     """The directory of files that a host writes for the next host.
 
@@ -257,6 +262,27 @@ async def decide(maker: Maker, wanted: plan.Wanted) -> Decision:
         ) from None
 
 
+def row_of(
+    session_id: str, label: Mapping[str, Any], welcome: wire.Welcome, boot: str
+) -> SessionRow:
+    """The row of a session that the store has lost, by what its keeper says."""
+    return SessionRow(
+        session_id,
+        str(label.get("name", session_id)),
+        "detached",
+        welcome.epoch,
+        welcome.created_ns / 1e9,
+        list(label.get("argv", [])),
+        str(label.get("cwd", "")),
+        boot,
+    )
+
+
+def packed(label: Mapping[str, Any]) -> bytes:
+    """The label as the keeper holds it."""
+    return json.dumps(label).encode()
+
+
 async def prepare(
     maker: Maker, session_id: str, name: str, request: NewSession, operator: str
 ) -> tuple[SessionRow, dict[str, Any], wire.Spawn]:
@@ -326,7 +352,7 @@ async def prepare(
         rows,
         settings.ring_bytes,
         int(settings.host_away_s * 1000),
-        json.dumps(label).encode(),
+        packed(label),
         tuple(os.fsencode(a) for a in launched.argv),
         tuple(os.fsencode(f"{k}={v}") for k, v in launched.env.items()),
         os.fsencode(built.cwd if built else request.cwd),

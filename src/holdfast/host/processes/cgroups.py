@@ -155,6 +155,14 @@ class Groups:
                 os.rmdir(base)  # succeeds after the last session
         return gone
 
+    def renew(self, session: str) -> None:
+        """Thaws what a dead keeper left of the session's group, and removes it if it is empty."""
+        for base in self._bases:
+            for path, _, _ in os.walk(f"{base}/{session}"):
+                with contextlib.suppress(OSError):
+                    _write(f"{path}/cgroup.freeze", "0")
+        self.remove(session)
+
     def sweep(self, alive: set[str]) -> list[str]:
         """Removes the groups of ended sessions; returns the groups that still have processes."""
         left: list[str] = []

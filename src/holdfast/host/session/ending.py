@@ -52,6 +52,7 @@ class Ending:
         self._eof: asyncio.Future[None] | None = None  # of the terminal; set once the program ended
         self._requests: set[asyncio.Future[None]] = set()  # to end it; being carried out
         self.cause = UNKNOWN  # of the end, once the session has ended
+        self.memory_lost = False  # the keeper died: no exit code
         self._asked_by = ""  # the operator of the first request
         self._by: dict[int, str] = {}  # the operator that last sent a signal to the first program
 
@@ -144,7 +145,7 @@ class Ending:
                 lambda s: (s.text(), s.ansi().decode("utf-8", "replace"))
             )
         tell((*(viewer.pump for viewer in session.viewers), *session.streams))
-        self.cause = cause
+        self.cause, self.memory_lost = cause, status < 0
         r.ended, r.exit_code, r.reason, r.ended_by = time.time(), code, reason, cause.actor
         r.output_start, r.output_end = session.ring.start, session.ring.head
         with log_errors(what):

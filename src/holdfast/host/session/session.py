@@ -104,7 +104,9 @@ class Session:
         self.commands.on_forged = self.forged.seen
         self.commands.on_contradicted = self._contradicted
         self.pace = Pace(link, self.viewers, lambda: self.view.snapshot_at)
-        self.scanned = int(self.view.notes.get("scanned", self.view.fed))
+        # Output before is that of a lost incarnation: it has no marks and no queries for this one.
+        self.begins_at = int(label.get("begins_at", 0))
+        self.scanned = int(self.view.notes.get("scanned", max(self.view.fed, self.begins_at)))
         before = self.ring.copy(max(self.ring.start, self.scanned - LOOKBACK_BYTES), self.scanned)
         self.filter = filter_after(before, holding=True)  # shared by viewers that are up to date
         self.ended: asyncio.Future[None] = self.loop.create_future()

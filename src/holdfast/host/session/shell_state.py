@@ -47,12 +47,16 @@ class ShellState:
         self._slots, self._bodies = directories.writable, directories.readable / BODIES
         self.shape = Shape(
             {str(name): str(label.get("by") or UNKNOWN) for name in label.get("given") or ()}
+            # Of variables that a lost incarnation exported, the author is not known any more.
+            | {str(name): UNKNOWN for name in label.get("brought_back") or ()}
         )
         # What already stands on the line before the bytes typed next.
         self.begun: Callable[[], bytes] = bytes
         # Whether the shell itself wrote the open file of this slot.
         self.genuine: Callable[[int, int], bool] = lambda slot, fd: True
         self.on_change: Callable[[], None] = lambda: None
+        # Gets the exported variables of each snapshot, with their values.
+        self.on_environment: Callable[[Mapping[str, bytes]], None] = lambda environment: None
         self.taken: set[int] = set()  # marks whose files were read and not emptied yet
         self.key = secrets.token_bytes(KEY_BYTES)
         # Whether text entered since the prompt may define functions; None: none was entered.
@@ -130,6 +134,7 @@ class ShellState:
         if found is None or found.seq != seq:
             self.shape.missed(seq)
         else:
+            self.on_environment(found.environment)
             self.shape.snapshot(sealed(found, self.key), prompt)
             if found.functions and self._asks == self._asks_before:
                 with contextlib.suppress(OSError):

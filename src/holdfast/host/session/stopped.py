@@ -44,6 +44,11 @@ class StoppedOperators:
         except (OSError, ValueError, TypeError):
             pass
 
+    def take_over(self, before: StoppedOperators) -> None:
+        """Keeps the stops of a lost incarnation, whose processes are gone."""
+        for stop in before:
+            self._put(Stop(stop.operator, stop.by, stop.since))
+
     def __bool__(self) -> bool:
         return bool(self._stops)
 

@@ -27,6 +27,8 @@ class TerminalReplies:
         self._waiting_bytes = 0
 
     def give(self, offset: int, data: bytes) -> None:
+        if offset < self._session.begins_at:
+            return  # a program of a lost incarnation asked
         if self._waiting_bytes + len(data) > INPUT_WINDOW_BYTES:
             return  # the lane would refuse them: the program asks without reading the answers
         self._waiting.append((offset, data))

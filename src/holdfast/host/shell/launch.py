@@ -32,7 +32,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +105,20 @@ def prepare(
     if shell.kind == "posix":
         return _posix(program, interactive, directories, nonce, env, login)
     return _bash(program, interactive, directories, nonce, env, login, shell.posix_mode)
+
+
+def is_shell(argv: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Whether `argv` is an interactive shell, known or not, that runs no command by itself."""
+    if not argv or any(flag not in LOGIN_FLAGS | INTERACTIVE_FLAGS for flag in argv[1:]):
+        return False
+    program = argv[0].removeprefix("-")
+    if _recognise(program, env) is not None:
+        return True
+    found = shutil.which(program, path=env.get("PATH", os.defpath))
+    try:
+        return found is not None and found in Path("/etc/shells").read_text().split()
+    except OSError:
+        return False
 
 
 def _recognise(program: str, env: Mapping[str, str]) -> _Shell | None:

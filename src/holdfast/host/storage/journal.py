@@ -416,10 +416,13 @@ class Journal:
 
     # ------------------------------------------------------------ after a crash
 
-    async def unfinished(self) -> set[str]:
-        """Sessions with intents that have no outcome."""
-        intents = await self._store.run(table.open_intents)
-        return {intent["session"] for intent in intents}
+    async def unfinished(self) -> dict[str, list[str]]:
+        """References to the intents that have no outcome, by session."""
+        found: dict[str, list[str]] = {}
+        for intent in await self._store.run(table.open_intents):
+            ref = f"hf:{intent['session']}@{intent['epoch']}#{intent['seq']}"
+            found.setdefault(intent["session"], []).append(ref)
+        return found
 
     async def recover(self, fate: Fate) -> Recovered:
         """Gives every intent without outcome the outcome that `fate` finds. Called first of all."""

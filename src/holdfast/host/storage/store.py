@@ -49,6 +49,10 @@ CREATE TABLE IF NOT EXISTS revocations (
 CREATE TABLE IF NOT EXISTS approvals (id TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS invitations (id TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT;
 """  # noqa: E501
+# Sealed descriptions of living sessions (host/storage/remembered.py).
+_REMEMBERED = """
+CREATE TABLE IF NOT EXISTS remembered (session TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT;
+"""
 EVENTS_KEPT = 10_000  # the newest; the record of acts is in other tables
 GROUP_JOBS = 256  # committed together
 OWED_JOBS = 2_000  # kept while the disk refuses; beyond that the oldest are dropped
@@ -96,7 +100,7 @@ class _Queued(NamedTuple):
 
 class Store(Database):
     SCHEMA = 1
-    TABLES = _CREATE + record_table.CREATE
+    TABLES = _CREATE + record_table.CREATE + _REMEMBERED
 
     def __init__(self, path: str) -> None:
         self.last_failure = ""
@@ -272,7 +276,13 @@ def forget_fact(key: str) -> Job:
 
 
 def forget(session: str) -> Job:
-    return statement("DELETE FROM sessions WHERE id = ?", (session,))
+    return together(
+        statement("DELETE FROM sessions WHERE id = ?", (session,)), forget_description(session)
+    )
+
+
+def forget_description(session: str) -> Job:
+    return statement("DELETE FROM remembered WHERE session = ?", (session,))
 
 
 def event(at: float, session: str, name: str, body: Mapping[str, object]) -> Job:

@@ -1,0 +1,153 @@
+"""The next incarnation of a session whose memory was lost (R1), decided from what was stored.
+
+A power cut, or a kill of keeper and host, takes the processes, the terminal and all memory. The
+store still has a description of the session: the request that made it, and what the host last saw.
+From these this module decides which program the next incarnation starts, where, and with which
+variables, and what its operators are told.
+
+1. No command runs again. Only a shell is started; a program that was no shell, and all programs
+   that ran, are listed for an operator to start.
+2. Output of the new incarnation has offsets above every offset of the old one, also above output
+   that was never stored. So no cursor of an old client means other bytes now.
+3. What was lost is said in the terminal, in `ls`, in an event and in the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from holdfast.model.printable import printable
+
+RUNNING_KEPT: Final = 16  # programs that are listed for an operator
+RUNNING_CHARS: Final = 200  # of the arguments of each
+NAMES_BYTES: Final = 8 << 10  # in the label of the keeper
+# The next shell sets these itself.
+OF_THE_SHELL: Final = frozenset(
+    ("SHLVL", "PWD", "OLDPWD", "_", "ENV", "ZDOTDIR", "COLUMNS", "LINES")
+)
+# Above what a session prints between two writes of its output to the disk.
+OFFSET_STEP: Final = 1 << 32
+# Ends any unfinished sequence, leaves the alternate screen, and resets modes and colours.
+_RESET: Final = (
+    b"\x18\x1b\\\x1b[?1049l\x1b[!p\x1b[?1000;1002;1003;1004;1006;2004l\x1b[?25h\x1b[0m\x0f\r\n"
+)
+
+
+class Running(NamedTuple):
+    """A program that ran when the host last looked."""
+
+    argv: str
+    operator: str
+    act: str | None
+
+
+class LastSeen(NamedTuple):
+    """The state of a session when the host last looked. `environment`: what the shell exports."""
+
+    at: float
+    cwd: str = ""
+    environment: Mapping[str, str] | None = None
+    running: tuple[Running, ...] = ()
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "at": self.at,
+            "cwd": self.cwd,
+            "environment": None if self.environment is None else dict(self.environment),
+            "running": [list(one) for one in self.running],
+        }
+
+    @classmethod
+    def restore(cls, saved: Mapping[str, Any]) -> LastSeen:
+        environment = saved["environment"]
+        return cls(
+            float(saved["at"]),
+            str(saved["cwd"]),
+            None if environment is None else {str(k): str(v) for k, v in environment.items()},
+            tuple(Running(str(argv), str(who), act) for argv, who, act in saved["running"]),
+        )
+
+
+class Lost(NamedTuple):
+    """What the next incarnation says about the last one."""
+
+    epoch: int  # of the lost incarnation
+    reason: str
+    seen: float | None  # when the host last looked
+    running: tuple[Running, ...]
+    in_flight: tuple[str, ...]  # references of acts with an unknown outcome
+    halted: bool
+    notes: tuple[str, ...]  # what could not be brought back, in words
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "from": self.epoch,
+            "reason": self.reason,
+            "seen": self.seen,
+            "running": [one._asdict() for one in self.running],
+            "in_flight": list(self.in_flight),
+            "halted": self.halted,
+            "notes": list(self.notes),
+        }
+
+
+def first_offset(end: int) -> int:
+    """Return the first offset of the next incarnation. `end`: of the stored output."""
+    return (end // OFFSET_STEP + 1) * OFFSET_STEP
+
+
+def environment(
+    start: Mapping[str, str], request: Mapping[str, str], last: LastSeen | None
+) -> tuple[dict[str, str], list[str]]:
+    """Return the variables to start with, and the names whose last author is not known any more.
+
+    `start`: of a new session of that request. Variables that the shell had unset stay unset. If
+    the names are too many, some of these variables are not brought back.
+    """
+    if last is None or last.environment is None:
+        return dict(start), []
+    known, changed, left = last.environment, list[str](), NAMES_BYTES
+    found = {name: value for name, value in start.items() if name in known or name not in request}
+    for name, value in known.items():
+        if name in OF_THE_SHELL or start.get(name) == value:
+            continue
+        if (left := left - len(name.encode("utf-8", "replace")) - 8) < 0:
+            break
+        found[name] = value
+        changed.append(name)
+    return found, changed
+
+
+def running(
+    programs: Iterable[Running], argv: Iterable[str], is_shell: bool
+) -> tuple[Running, ...]:
+    """Return the programs to list: of a session without a shell, its own program is the first."""
+    own = " ".join(argv)
+    found = [one._replace(argv=one.argv[:RUNNING_CHARS]) for one in programs]
+    if not is_shell and not any(one.argv == own[:RUNNING_CHARS] for one in found):
+        found.insert(0, Running(own[:RUNNING_CHARS], "unknown", None))
+    return tuple(found[:RUNNING_KEPT])
+
+
+def notice(name: str, epoch: int, lost: Lost, when: str) -> bytes:
+    """Return the lines that the terminal shows below the old output; `when` it was last seen."""
+    lines = [
+        f"{lost.reason}. This is a new incarnation ({epoch}) of {name}: directory, variables and "
+        "output are back; memory and programs are lost.",
+        *(f"It ran{when}: {printable(one.argv)}{_by(one)}" for one in lost.running),
+        *(["Nothing was started again. Run what you need."] if lost.running else []),
+        *(
+            [f"Acts with an unknown outcome: {', '.join(lost.in_flight)} (`holdfast log {name}`)."]
+            if lost.in_flight
+            else []
+        ),
+        *(["It was halted. The new incarnation is not."] if lost.halted else []),
+        *(printable(note) for note in lost.notes),
+    ]
+    text = "".join(f"[holdfast] {line}\r\n" for line in lines)
+    return _RESET + text.encode("utf-8", "backslashreplace")
+
+
+def _by(one: Running) -> str:
+    return f" (by {one.operator})" if one.operator not in ("unknown", "shell") else ""

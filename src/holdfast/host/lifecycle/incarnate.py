@@ -1,0 +1,233 @@
+"""Starts the next incarnation of a session whose memory was lost (R1).
+
+The host does this at its start for each session that ran without a keeper being left: after a power
+cut, or when keeper and host were killed. `core/session/incarnation.py` decides what comes back.
+
+Order: the new epoch is durable before a keeper is asked for. So a host that dies on the way leaves
+either a keeper, which the next host adopts, or a session that is brought back with a later epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from holdfast.core.record.record import host_fact
+from holdfast.core.session import incarnation, lifecycle
+from holdfast.core.session.incarnation import LastSeen, Lost
+from holdfast.host.lifecycle import limits, prepare
+from holdfast.host.lifecycle.contained import removal
+from holdfast.host.lifecycle.last_seen import Description
+from holdfast.host.session.stopped import StoppedOperators
+from holdfast.host.shell.launch import is_shell
+from holdfast.host.storage.store import SessionRow
+from holdfast.model.errors import Unavailable
+from holdfast.wire import keeper as wire
+
+if TYPE_CHECKING:
+    from holdfast.host.processes.halt import Halter
+    from holdfast.host.session.session import Session
+    from holdfast.host.storage.events import Events
+    from holdfast.host.storage.journal import Journal
+    from holdfast.host.storage.remembered import Remembered
+
+
+class Loss(NamedTuple):
+    """What the host knows of the end of the last incarnation. `state`: the one before."""
+
+    reason: str
+    state: str
+    in_flight: tuple[str, ...] = ()
+
+
+class Output(NamedTuple):
+    """Stored output of the lost incarnation: the newest bytes, and the offset of their end."""
+
+    end: int = 0
+    tail: bytes = b""
+
+
+class Host(prepare.Maker, Protocol):
+    """The parts of a host that bring a session back."""
+
+    @property
+    def journal(self) -> Journal: ...
+
+    @property
+    def events(self) -> Events: ...
+
+    @property
+    def halter(self) -> Halter: ...
+
+    @property
+    def remembered(self) -> Remembered: ...
+
+    def forget_acts(self, session_id: str) -> None: ...
+
+    async def start(
+        self,
+        record: SessionRow,
+        label: dict[str, Any],
+        spawn: wire.Spawn,
+        kept: limits.Wanted,
+        description: Description,
+    ) -> Session: ...
+
+    async def read_layout_and_gate(self, session: Session) -> str | None: ...
+
+
+class Incarnations:
+    """Brings back the sessions that ran without a keeper being left when this host started."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._in_flight: dict[str, list[str]] = {}  # acts without outcome, by session
+
+    async def begin(self) -> set[str]:
+        """Returns the sessions with recorded acts that have no outcome."""
+        with contextlib.suppress(Unavailable):
+            self._in_flight = await self._host.journal.unfinished()
+        return {*self._in_flight}
+
+    def possible(self, record: SessionRow) -> bool:
+        """Whether a session without a keeper ran, and its description is stored."""
+        ran = lifecycle.running(record.state) and record.state != "creating"
+        return ran and self._host.remembered.has(record.id)
+
+    async def start(self, record: SessionRow) -> None:
+        """Starts the next incarnation. HoldfastError: that is not possible."""
+        host = self._host
+        saved = host.remembered.take(record.id)
+        if saved is None:
+            raise Unavailable("its description cannot be read")
+        reason = "The machine was restarted" if record.boot != host.boot else "Keeper and host died"
+        before = record.state
+        record.state = lifecycle.step(before, "interrupted")
+        facts = {"before": before, "after": record.state, "reason": reason}
+        host.events.note(record.id, "session.interrupted", facts)
+        host.forget_acts(record.id)
+        await host.halter.in_thread(host.halter.groups.renew, record.id)
+        loss = Loss(reason, before, tuple(self._in_flight.get(record.id, ())))
+        coming = await plan(host, record, Description.restore(saved), loss, Output())
+        session = await host.start(
+            coming.record, coming.label, coming.spawn, coming.limits, coming.description
+        )
+        session.change("started", operator="host", root_pid=session.record.root_pid)
+        tell(session, host.journal, coming.lost)
+        await host.read_layout_and_gate(session)
+
+
+class Next(NamedTuple):
+    """All that a keeper needs, and what is to be said."""
+
+    record: SessionRow
+    label: dict[str, Any]
+    spawn: wire.Spawn
+    limits: limits.Wanted
+    description: Description
+    lost: Lost
+
+
+async def plan(
+    maker: prepare.Maker,
+    record: SessionRow,
+    known: Description,
+    loss: Loss,
+    output: Output,
+) -> Next:
+    """The next incarnation of `record`. HoldfastError: it cannot be made."""
+    request, last, notes = known.request, known.last, list[str]()
+    shell = not request["argv"] or is_shell(request["argv"], request["env"])
+    where = await maker.threads.of(record.id, _directory, request, last)
+    if where.missing:
+        notes.append(f"There is no directory {where.missing} now.")
+    tree = known.tree()
+    decision = None
+    if tree is not None:
+        decision = await prepare.decide(maker, replace(tree, cwd=where.asked))
+    wanted = prepare.NewSession(
+        request["argv"] if shell else (),
+        where.asked,
+        request["env"],
+        record.name,
+        (record.cols, record.rows),
+        request["umask"],
+        None,
+        None,
+        request["contained"],
+        request["given"],
+        request["gate"],
+        known.limits(),
+        decision,
+        request["maker_kind"],
+        request["clipboard"],
+    )
+    private = prepare.host_only_directory(maker.home, record.id)
+    stops = StoppedOperators(private)
+    for place in prepare.session_places(maker.home, record.id):
+        await maker.threads.of(record.id, removal.remove, place)
+    row, label, spawn = await prepare.prepare(maker, record.id, record.name, wanted, known.operator)
+    prepare.host_only_directory(maker.home, record.id)
+    StoppedOperators(private).take_over(stops)
+    start = {name: value for name, _, value in (os.fsdecode(v).partition("=") for v in spawn.env)}
+    variables, changed = incarnation.environment(start, request["env"], last)
+    row.epoch, row.created, row.state = record.epoch + 1, record.created, record.state
+    lost = Lost(
+        record.epoch,
+        loss.reason,
+        last.at if last is not None else None,
+        incarnation.running(last.running if last is not None else (), record.argv, shell),
+        loss.in_flight,
+        loss.state == "halted",
+        tuple(notes),
+    )
+    tail = output.tail + incarnation.notice(row.name, row.epoch, lost, _clock(lost.seen))
+    base = incarnation.first_offset(output.end) + len(tail)
+    label |= {"begins_at": base, "lost": lost.facts(), "brought_back": changed}
+    spawn = spawn._replace(
+        epoch=row.epoch,
+        base=base,
+        ring_tail=tail[-spawn.ring_bytes :],
+        label=prepare.packed(label),
+        env=tuple(os.fsencode(f"{name}={value}") for name, value in variables.items()),
+        cwd=os.fsencode(where.inside) if where.inside else spawn.cwd,
+    )
+    fresh = Description(known.request, known.operator, last)
+    return Next(row, label, spawn, wanted.limits, fresh, lost)
+
+
+def _clock(seen: float | None) -> str:
+    return "" if seen is None else time.strftime(" at %H:%M", time.localtime(seen))
+
+
+class _Where(NamedTuple):
+    asked: str  # the directory of the request, or one above that exists
+    inside: str  # the last directory of the shell, if it exists; else empty
+    missing: str
+
+
+def _directory(request: Mapping[str, Any], last: LastSeen | None) -> _Where:
+    """Where the next incarnation starts. A directory that is gone is replaced by one above it."""
+    asked = str(request["cwd"])
+    while not os.path.isdir(asked) and asked != "/":
+        asked = os.path.dirname(asked)
+    missing = "" if asked == request["cwd"] else str(request["cwd"])
+    inside = last.cwd if last is not None else ""
+    if inside and not os.path.isdir(inside) and not request["contained"]:
+        missing, inside = inside, ""
+    if request["contained"] and inside != asked and not inside.startswith(f"{asked}/"):
+        inside = ""  # a path of its own, such as its home
+    return _Where(asked, inside, missing)
+
+
+def tell(session: Session, journal: Journal, lost: Lost) -> None:
+    """Publishes the new incarnation: as an event, and in the record."""
+    facts = lost.facts()
+    session.event("session.re_established", **facts)
+    journal.post(
+        host_fact(session.id, session.record.epoch, "re_established", "host", "host", facts=facts)
+    )

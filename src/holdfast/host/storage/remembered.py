@@ -1,0 +1,63 @@
+"""Descriptions of living sessions, sealed, for the next incarnation after a loss of memory (R1).
+
+    TABLE remembered (session, body)        body ::= NONCE (12 bytes) AES-256-GCM(JSON)
+
+A description has the environment of the session, which often holds tokens. The key is derived from
+the machine's secret, so a copy of the database without `keys/machine` reveals nothing. The account
+itself can read both. The id of the session is authenticated, so exchanged rows do not open.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import Any, Final
+
+import apsw
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from holdfast.host.storage.store import Job, forget_description
+
+ROWS: Final = "SELECT session, body FROM remembered"
+DESCRIPTION_BYTES: Final = 1 << 20  # a larger one is not stored: the session is not brought back
+_NONCE_BYTES: Final = 12
+
+
+class Remembered:
+    def __init__(self, rows: Iterable[tuple[Any, ...]], secret: bytes) -> None:
+        """`rows`: of the table, as an earlier host left it."""
+        key = HKDF(SHA256(), 32, None, b"holdfast/remembered").derive(secret)
+        self._aead = AESGCM(key)
+        # Of the sessions of the last host; each is taken once.
+        self._stored = {str(session): bytes(body) for session, body in rows}
+
+    def has(self, session: str) -> bool:
+        """Whether an earlier host stored a description."""
+        return session in self._stored
+
+    def take(self, session: str) -> dict[str, Any] | None:
+        """The description that an earlier host stored. None: there is none, or it does not open."""
+        body = self._stored.pop(session, b"")
+        try:
+            plain = self._aead.decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], session.encode())
+            found = json.loads(plain)
+        except (InvalidTag, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def save(self, session: str, description: dict[str, Any]) -> Job:
+        """A job that stores the description in place of the last one."""
+        plain = json.dumps(description).encode()
+        if len(plain) > DESCRIPTION_BYTES:
+            return forget_description(session)
+        nonce = os.urandom(_NONCE_BYTES)
+        body = nonce + self._aead.encrypt(nonce, plain, session.encode())
+
+        def job(db: apsw.Connection) -> None:
+            db.execute("INSERT OR REPLACE INTO remembered VALUES (?, ?)", (session, body))
+
+        return job

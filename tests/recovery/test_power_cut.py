@@ -1,0 +1,240 @@
+"""R1, R6: keepers and host killed at once; each session comes back as a new incarnation."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.session.incarnation import OFFSET_STEP
+from holdfast.model.errors import Lost
+from tests.support.kernel import words_of
+from tests.support.stage import Stage, members
+
+
+def run(stage: Stage, name: str, command: str, *options: str) -> tuple[int, str]:
+    code, out, err = stage.finish(stage.cli("run", *options, name, "--", command))
+    return code, out.decode() + err
+
+
+def log(stage: Stage, name: str) -> list[dict[str, Any]]:
+    code, out, err = stage.finish(stage.cli("log", name, "--json"))
+    assert code == 0, err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def stored(stage: Stage, name: str, what: str) -> None:
+    """Wait until the stored description of the session has `what`."""
+    stage.pump.until(
+        lambda: what in json.dumps(stage.description(name)), f"{what} is stored for {name}"
+    )
+
+
+def again(stage: Stage, name: str) -> dict[str, Any]:
+    """The facts about the lost incarnation, after the power came back."""
+    stage.start_host()
+    session = stage.session(name)
+    assert session["state"] == "detached", session
+    assert session["liveness"]["process"] == "alive"
+    [facts] = [one for one in stage.events(name) if one["event"] == "session.re_established"]
+    return facts
+
+
+def test_r1_a_session_comes_back_with_directory_variables_size_and_record(stage: Stage) -> None:
+    stage.start_host()
+    made = stage.new("work", ["/bin/bash"], size=(101, 37))
+    os.mkdir(f"{stage.directory}/deep")
+    assert run(stage, "work", "cd deep; export COLOUR=$'b l\\'ue'; unset LANG") == (0, "")
+    assert run(stage, "work", "sleep 4321 & echo $! > pid")[0] == 0
+    stored(stage, "work", "sleep 4321")
+    before = log(stage, "work")
+    stage.cut_power()
+    facts = again(stage, "work")
+    session = stage.session("work")
+    assert session["id"] == made["id"] and session["epoch"] == 2 and facts["from"] == 1
+    assert session["size"] == {"cols": 101, "rows": 37}
+    assert [one["argv"] for one in facts["running"]] == ["sleep 4321"]
+    [program] = facts["running"]
+    assert program["operator"] == "tester" and program["act"].startswith(f"hf:{made['id']}@1#")
+    assert run(stage, "work", "pwd; echo $COLOUR-${LANG-unset}") == (
+        0,
+        f"{stage.directory}/deep\nb l'ue-unset\n",
+    )
+    again_running = [pid for pid in members(stage.path) if words_of(pid)[:2] == ["sleep", "4321"]]
+    assert not again_running, "R6: not again"
+    screen = "".join(stage.view("work")["lines"])
+    assert "new incarnation (2)" in screen and "sleep 4321 (by tester)" in screen
+    assert log(stage, "work")[: len(before)] == before, "the record goes on"
+    assert stage.finish(stage.cli("log", "verify", "work"))[0] == 0
+
+
+def test_r1_offsets_go_on_above_all_output_of_the_lost_incarnation(stage: Stage) -> None:
+    stage.start_host()
+    stage.new("work", ["/bin/bash"])
+    run(stage, "work", "seq 1000")
+    old = stage.session("work")["output"]["end"]
+    stage.cut_power()
+    again(stage, "work")
+    assert stage.session("work")["output"]["start"] >= OFFSET_STEP > old
+    with pytest.raises(Lost, match="rolled off"):
+        stage.ask("read", session="work", **{"from": old}, strict=True)
+
+
+def test_r1_an_act_in_flight_is_named_and_not_repeated(stage: Stage) -> None:
+    stage.start_host()
+    stage.new("work", ["/bin/bash"])
+    mark = Path(stage.directory, "ran")
+    waiting = stage.cli("run", "--once", "k1", "work", "--", f"echo once >> {mark}; sleep 4322")
+    stage.pump.until(mark.exists, "the command runs")
+    stored(stage, "work", "sleep 4322")
+    stage.cut_power()
+    waiting.kill()
+    waiting.communicate()
+    facts = again(stage, "work")
+    assert len(facts["in_flight"]) == 1
+    code, out = run(stage, "work", f"echo once >> {mark}; sleep 4322", "--once", "k1", "--json")
+    assert code == 255 and '"outcome_unknown"' in out, (code, out)
+    assert mark.read_text() == "once\n", "R6: recovery and the retry repeat nothing"
+    entries = log(stage, "work")
+    [act] = [e for e in entries if e["phase"] == "intent" and e["epoch"] == 1]
+    [outcome] = [e for e in entries if e["phase"] == "outcome" and e["intent"] == act["seq"]]
+    assert outcome["outcome"] == "unknown"
+
+
+def test_r1_a_program_that_is_no_shell_is_offered_and_not_started(stage: Stage) -> None:
+    stage.start_host()
+    mark = Path(stage.directory, "started")
+    stage.new("server", ["/bin/sh", "-c", f"echo up >> {mark}; exec sleep 4323"])
+    stage.pump.until(mark.exists, "the program runs")
+    stage.cut_power()
+    facts = again(stage, "server")
+    assert "sleep 4323" in facts["running"][0]["argv"] and mark.read_text() == "up\n"
+    assert run(stage, "server", "echo $0")[1].strip().endswith("bash")
+
+
+def test_r1_what_cannot_come_back_is_said(stage: Stage) -> None:
+    stage.start_host()
+    stage.new("work", ["/bin/bash"])
+    os.mkdir(f"{stage.directory}/gone")
+    run(stage, "work", "cd gone")
+    stored(stage, "work", "/gone")
+    stage.cut_power()
+    os.rmdir(f"{stage.directory}/gone")
+    facts = again(stage, "work")
+    assert any("/gone" in note for note in facts["notes"])
+    assert run(stage, "work", "pwd") == (0, f"{stage.directory}\n")
+
+
+def test_r1_a_halted_session_says_that_the_next_incarnation_is_not(stage: Stage) -> None:
+    stage.start_host()
+    stage.new("work", ["/bin/bash"])
+    assert stage.finish(stage.cli("halt", "work"))[0] == 0
+    stage.cut_power()
+    assert again(stage, "work")["halted"]
+
+
+def test_p3_variables_of_a_lost_incarnation_have_an_unknown_author(stage: Stage) -> None:
+    """An agent's PATH must not become the machine's own by a power cut."""
+    stage.start_host()
+    stage.new("work", ["/bin/bash"])
+    run(stage, "work", "mkdir -p bin; printf '#!/bin/sh\\necho mine' > bin/ls; chmod +x bin/ls")
+    run(stage, "work", f"export PATH={stage.directory}/bin:$PATH")
+    stored(stage, "work", f"{stage.directory}/bin:")
+    stage.cut_power()
+    again(stage, "work")
+    assert run(stage, "work", "ls") == (0, "mine\n")
+    [ran] = [e for e in log(stage, "work") if e["kind"] == "command" and e["epoch"] == 2][:1]
+    shaped = {(one["kind"], one["name"]): one for one in ran["facts"]["shaped"]}
+    assert shaped["path", f"{stage.directory}/bin"]["actor"] == "unknown"
+    script = shaped["file", f"{stage.directory}/bin/ls"]
+    assert (script["actor"], script["act"]) == ("tester", None), "not an act of this incarnation"
+
+
+def test_a8_an_operator_that_was_stopped_stays_stopped(stage: Stage) -> None:
+    stage.start_host()
+    stage.new("work", ["/bin/bash"])
+    for command in (
+        ("operator", "add", "bot"),
+        ("grant", "bot", "--rights", "execute", "--session", "work"),
+        ("--as", "bot", "run", "work", "--", "true"),
+        ("halt", "work", "--operator", "bot"),
+    ):
+        assert stage.finish(stage.cli(*command))[0] == 0, command
+    stage.cut_power()
+    again(stage, "work")
+    code, _, err = stage.finish(stage.cli("--as", "bot", "run", "work", "--", "true"))
+    assert code == 255 and "stopped bot" in err
+    assert stage.finish(stage.cli("resume", "work", "--operator", "bot"))[0] == 0
+    assert stage.finish(stage.cli("--as", "bot", "run", "work", "--", "true"))[0] == 0
+
+
+@pytest.mark.parametrize("step", ["host.create.recorded", "host.spawn.sent", "host.create.spawned"])
+def test_r1_a_host_killed_while_it_brings_a_session_back(stage: Stage, step: str) -> None:
+    """At most one incarnation, no epoch twice, and the session is not lost."""
+    stage.start_host()
+    stage.new("work", ["/bin/bash"])
+    stage.cut_power()
+    stage.start_host(probe=f"kill@{step}", wait=False)
+    stage.host_ended()
+    stage.start_host()
+    session = stage.session("work")
+    assert session["state"] == "detached", session
+    assert session["epoch"] >= 2
+    assert run(stage, "work", "echo here") == (0, "here\n")
+    started = [one for one in stage.events("work") if one["event"] == "session.re_established"]
+    assert len({one["from"] for one in started}) == len(started)
+    shells = stage.shells()
+    assert len(shells) == 1, shells
+
+
+def test_r1_two_power_cuts(stage: Stage) -> None:
+    stage.start_host()
+    stage.new("work", ["/bin/bash"])
+    for epoch in (2, 3):
+        run(stage, "work", f"export LIFE={epoch}")
+        stored(stage, "work", f'"LIFE": "{epoch}"')
+        stage.cut_power()
+        stage.start_host()
+        assert stage.session("work")["epoch"] == epoch
+        assert run(stage, "work", "echo $LIFE") == (0, f"{epoch}\n")
+
+
+def test_r1_a_description_that_does_not_open_is_a_loss_with_a_reason(stage: Stage) -> None:
+    stage.start_host()
+    stage.new("work", ["/bin/bash"])
+    stage.cut_power()
+    with sqlite3.connect(stage.home.database) as db:
+        db.execute("UPDATE remembered SET body = zeroblob(100)")
+    stage.start_host()
+    assert "cannot be read" in stage.session("work")["reason"]
+
+
+def test_r1_a_contained_session_comes_back_behind_the_same_wall(stage: Stage) -> None:
+    stage.start_host()
+    os.mkdir(project := f"{stage.directory}/project")
+    secret = Path(stage.directory, "secret")
+    secret.write_text("mine")
+    made = stage.cli("new", "box", "--contained", "--no-attach", "--cwd", project, "--json")
+    code, _, err = stage.finish(made)
+    assert code == 0, err
+    before = stage.session("box")
+    command = "echo kept > ~/kept; echo work > work; mkdir sub; cd sub; export NOTE=inside"
+    assert run(stage, "box", command) == (0, "")
+    stored(stage, "box", '"NOTE": "inside"')
+    stage.cut_power()
+    again(stage, "box")
+    after = stage.session("box")
+    for name in ("id", "layout", "sees", "gate", "limits"):
+        assert after[name] == before[name], name
+    assert run(stage, "box", "cat ~/kept ../work; pwd; echo $NOTE") == (
+        0,
+        f"kept\nwork\n{project}/sub\ninside\n",
+    )
+    assert run(stage, "box", f"cat {secret}")[0] == 1, "T4: not shown inside"
+    assert stage.finish(stage.cli("end", "box"))[0] == 0
+    left = Path(stage.path, "contained", after["id"])
+    stage.pump.until(lambda: not left.exists(), "its own directories are removed")
