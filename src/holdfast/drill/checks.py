@@ -457,6 +457,34 @@ async def keeper_killed(stage: Stage) -> str:
     return f"session.lost: {lost.facts['reason']}"
 
 
+async def power_cut(stage: Stage) -> str:
+    session, place = await stage.session(), stage.workspace()
+    await session.run(f"cd {place}; export DRILL=kept; echo ran >>effects")
+    running = await session.start("echo ran >>effects; sleep 1000")
+
+    async def stored() -> bool:
+        return len((place / "effects").read_text().split()) == 2
+
+    await stage.until(stored, "the command runs")
+    [row] = [
+        one for one in json.loads(await stage.command("ls", "--json")) if one["id"] == session.id
+    ]
+    async with stage.counted("holdfast_events_total", event="session.re_established"):
+        await stage.kill_host()
+        os.kill(row["keeper"], signal.SIGKILL)
+        [back] = await stage.until(
+            lambda: stage.events(session, "session.re_established"), "session.re_established"
+        )
+    after = await session.info()
+    expect(after.id == row["id"] and after.epoch == row["epoch"] + 1, f"epoch {after.epoch}")
+    found = (await session.run("echo $DRILL")).output.strip()
+    expect((place / "effects").read_text().split() == ["ran"] * 2, "a command was run again")
+    expect(back.facts["in_flight"], "the act in flight is not named")
+    lost = asyncio.wait_for(running.wait(), SOON_S)
+    await _refused(lost, HoldfastError, "the command in flight has an exit code")
+    return f"epoch {after.epoch} of {after.id}, variable {found or 'lost'}, no command repeated"
+
+
 async def reader_cannot_write(stage: Stage) -> str:
     session = await stage.session()
     theirs = await (await stage.operator("frank", "read")).sessions.get(session.id)
@@ -521,9 +549,11 @@ CHECKS: Final = (
     Check("P4", "gate", "a policy that fails refuses", fails_closed, POLICY),
     Check("T4", "containment", "code in a contained session sees no keys", contained),
     Check("S9", "mode 2", "the loss of a keeper is reported", keeper_killed),
+    Check(
+        "R1", "mode 2, mode 5", "a session comes back after keeper and host died", power_cut, KILLS
+    ),
 )
 NOT_BUILT: Final = (
-    ("R1", "mode 2", "a session is re-established after its machine died"),
     ("R2", "mode 2", "a session returns on another machine"),
     ("R3", "mode 2", "at most one incarnation of a session can be attached"),
     ("R4", "mode 3", "a dropped external connection is an event"),
