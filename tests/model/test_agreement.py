@@ -50,9 +50,10 @@ def test_a_key_for_each_purpose() -> None:
             agreement.ROUTE,
             agreement.ROUTE + b"\0a",
             agreement.ROUTE + b"\0b",
+            agreement.SPOOL,
         )
     }
-    assert len({seed, *derived.values()}) == 5 and all(len(d) == 32 for d in derived.values())
+    assert len({seed, *derived.values()}) == 6 and all(len(d) == 32 for d in derived.values())
     assert agreement.derive(b"o" * 32, agreement.STATIC) != derived[agreement.STATIC]
     with pytest.raises(ValueError):
         agreement.derive(b"short", agreement.STATIC)

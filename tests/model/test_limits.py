@@ -27,5 +27,7 @@ def test_bounds_fit_into_each_other() -> None:
         limits.COLS_MIN <= limits.COLS_DEFAULT <= limits.COLS_MAX
         and limits.ROWS_MIN <= limits.ROWS_DEFAULT <= limits.ROWS_MAX
     )
+    assert limits.SPOOL_BYTES_MIN <= limits.SPOOL_BYTES <= limits.SPOOL_BYTES_MAX
+    assert limits.SPOOL_PASS_BYTES < limits.SPOOL_BYTES / limits.SPOOL_SEGMENTS
     assert limits.RING_BYTES_MIN <= limits.RING_BYTES <= limits.RING_BYTES_MAX
     assert limits.HELLO_WAIT_S <= limits.CONNECT_WAIT_S <= limits.HOST_AWAY_S

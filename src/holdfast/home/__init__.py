@@ -59,6 +59,11 @@ class Home:
         return f"{self.state}/state.db"
 
     @property
+    def spool(self) -> str:
+        """The directory of what sessions need for a cold start (host/storage/spool.py)."""
+        return f"{self.state}/spool"
+
+    @property
     def log(self) -> str:
         return f"{self.state}/host.log"
 

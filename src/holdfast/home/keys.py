@@ -183,6 +183,11 @@ def route_key(machine: Identity, relay: str) -> bytes:
     return agreement.derive(machine.secret(), agreement.ROUTE + b"\0" + relay.encode())
 
 
+def spool_key(machine: Identity) -> bytes:
+    """The secret that seals the spool of this installation (host/storage/spool_format.py)."""
+    return agreement.derive(machine.secret(), agreement.SPOOL)
+
+
 def lock(home: Home, name: str, ask_old: Ask, ask_new: Ask) -> Identity:
     """Protect the key with a new passphrase."""
     identity = opened(load(home, name), ask_old)

@@ -48,6 +48,19 @@ CONNECT_COMMANDS = 8  # alternatives that connect a session's own network
 CONNECT_WAIT_S = 5.0  # for one of them, until it has set the route and confined itself
 BELLS_MAX = 64  # local viewers that read a ring directly; the host serves the rest
 
+# --- spool: what a session leaves on disk for a cold start ----------------------------------------
+# Per session on disk: some 20,000 lines. 1,000 sessions take 2 GiB at most.
+SPOOL_BYTES = 2 * MiB
+SPOOL_BYTES_MIN = 256 * KiB
+SPOOL_BYTES_MAX = 64 * MiB  # a cold start reads all of it into memory
+SPOOL_SEGMENTS = 4  # files that share SPOOL_BYTES; the oldest is deleted as a whole
+SPOOL_FILES_MAX = 64  # short files count too: every host begins one
+SPOOL_PASS_BYTES = 256 * KiB  # the newest output of a session that one pass stores
+SPOOL_S = 1.0  # between two passes; a power cut loses at most the output of this time
+SPOOL_AGAIN_S = 30.0  # until a session is tried again whose file the disk refused
+DESCRIPTION_BYTES = 256 * KiB  # argv, environment, directory and limits of a session
+SPOOL_SCREEN_BYTES = 8 * MiB  # a screen with 5,000 lines of scrollback takes 1 to 2 MiB
+
 # --- host: frames and connections ---------------------------------------------------------------
 FRAME_BYTES = 4 * MiB  # a single frame to a client; a painted screen with scrollback is the largest
 REQUEST_BYTES = 2 * MiB  # a single frame from a client: the text of a `run`, an environment

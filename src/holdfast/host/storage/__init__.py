@@ -1,4 +1,4 @@
-"""Durable state: the SQLite store, the event log, and the record of acts with its journal.
+"""Durable state: the SQLite store, the event log, the record of acts with its journal, the spool.
 
 This room stores and orders, and takes no decisions. It imports `runtime` only.
 """
