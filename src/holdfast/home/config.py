@@ -18,6 +18,9 @@ from holdfast.model.limits import (
     RING_BYTES_MAX,
     RING_BYTES_MIN,
     SCROLLBACK_PAINTED,
+    SPOOL_BYTES,
+    SPOOL_BYTES_MAX,
+    SPOOL_BYTES_MIN,
     TURN_GONE_S,
     TURN_IDLE_S,
 )
@@ -160,6 +163,16 @@ OPTIONS = (
     ),
     Option(
         "session.ring_bytes", RING_BYTES, "output kept per session", RING_BYTES_MIN, RING_BYTES_MAX
+    ),
+    Option(
+        "session.spool_bytes",
+        SPOOL_BYTES,
+        "newest output of a session that is kept on disk for a cold start; 0: none",
+        0,
+        SPOOL_BYTES_MAX,
+        check=lambda size: (
+            "" if not size or size >= SPOOL_BYTES_MIN else f"is 0 or at least {SPOOL_BYTES_MIN}"
+        ),
     ),
     Option(
         "session.pace_s",

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from holdfast.home import Home, config
 from holdfast.model.contained import AUTO
+from holdfast.model.limits import SPOOL_BYTES
 
 
 class Settings(NamedTuple):
@@ -23,6 +24,7 @@ class Settings(NamedTuple):
     turn_gone_s: float
     turn_policy: str
     record_days: int
+    spool_bytes: int = SPOOL_BYTES
     metrics: str = ""
     otlp: str = ""
     trace_names: bool = False
@@ -59,6 +61,7 @@ class Settings(NamedTuple):
             turn_gone_s=values["turn.gone_s"],
             turn_policy=values["turn.policy"],
             record_days=values["record.keep_days"],
+            spool_bytes=values["session.spool_bytes"],
             metrics=values["telemetry.metrics"],
             otlp=values["telemetry.otlp"],
             trace_names=values["telemetry.names"],

@@ -40,6 +40,7 @@ from holdfast.host.lifecycle.limit_watch import LimitWatch
 from holdfast.host.lifecycle.nursery import Nursery
 from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX, NewSession, closed_to_agents
 from holdfast.host.originators.act_effects import ActEffects
+from holdfast.host.lifecycle.spooling import Spooling, lost
 from holdfast.host.originators.background_exits import BackgroundExits
 from holdfast.host.originators.further import FurtherFiles
 from holdfast.host.originators.insiders import Insiders
@@ -135,6 +136,9 @@ class Engine:
         self.remembered = Remembered(database.rows(ROWS), machine.secret())
         self.descriptions = Descriptions(database, self.remembered)
         self.incarnations = Incarnations(self)
+        self.spooling = Spooling(
+            home.spool, keys.spool_key(machine), settings.spool_bytes, self.events.note
+        )
         # Told of the beginning and the end of every session, in this order.
         self._observers = (
             self.lineages,
@@ -147,6 +151,7 @@ class Engine:
             self.operator_stops,
             self.act_effects,
             self.descriptions,
+            self.spooling,
         )
         self.pool, self.threads = ThreadPoolExecutor(1, "view"), Threads("sessions")
         self.own_directories = OwnDirectories(home, prepare.DIRECTORIES)
@@ -234,6 +239,7 @@ class Engine:
         later = [i for i in (*found, *lost) if i not in first]
         living = {*self.sessions, *self.unreachable, *later}
         self._tasks.spawn(self.own_directories.remove_all(self.own_directories.stale(living)))
+        self.spooling.sweep(living | {r.id for r in self.ended.values() if lost(r.reason)})
         self.forget_old()
         self.held_acts.begin(
             {i: s.record.epoch for i, s in self.sessions.items()}
@@ -584,6 +590,8 @@ class Engine:
     def forget(self, record: SessionRow) -> None:
         self.ended.pop(record.id, None)
         self.store.post(store.forget(record.id))
+        if lost(record.reason):
+            self.spooling.forget(record.id)
 
     # ------------------------------------------------------------ events
 
@@ -626,6 +634,7 @@ class Engine:
         self._tasks.cancel()
         self.limit_watch.close()
         await self.journal.close()
+        await self.spooling.close()
         self.execgate.close()
         self.lineages.close()
         self.shell_origins.close(self.sessions.values())

@@ -294,6 +294,8 @@ def test_description_and_screen_come_back_whole(tmp_path: Path) -> None:
     for file in Path(one.directory).iterdir():
         assert b"secret" not in file.read_bytes()
     assert spools.sessions(str(tmp_path / "spool")) == [SESSION]
+    again.remove(output_only=True)
+    assert again.load_description() == told and again.load().pieces == ()
     with pytest.raises(Impossible, match="at most"):
         one.save_description({"env": "x" * DESCRIPTION_BYTES})
     assert again.load_description() == told

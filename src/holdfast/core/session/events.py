@@ -381,6 +381,9 @@ invitation.ended machine  an invitation ended
 
 # failures
 record.damaged  the record of a session differs from what this machine signed
+spool.failed machine  the disk did not take the output of a session that is kept for a cold start;
+        it is tried again. Emitted once, until every session is stored again
+    detail text  the error of the disk
 store.failed  the final state of an ended session could not be stored yet
     detail text  the error of the disk
 """

@@ -20,10 +20,12 @@ class Saver:
         save: Callable[[], Awaitable[None]],
         spawn: Callable[[Work[None]], object],
         share: float = 0.0,
+        least_s: float = SAVE_S,
     ) -> None:
-        """`share`: the pause is at least this many times the duration of the last write."""
+        """`least_s`: the pause before a write. `share`: the pause is at least this many times the
+        duration of the last write."""
         self._save, self._spawn, self._share = save, spawn, share
-        self._pause_s = SAVE_S
+        self._pause_s = self._least_s = least_s
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._writing = asyncio.Lock()
@@ -47,7 +49,7 @@ class Saver:
             try:
                 await self._save()
             finally:
-                self._pause_s = max(SAVE_S, self._share * (time.monotonic() - began))
+                self._pause_s = max(self._least_s, self._share * (time.monotonic() - began))
 
     @property
     def unsaved(self) -> bool:

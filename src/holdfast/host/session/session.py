@@ -122,6 +122,7 @@ class Session:
         link.on_packet = self._packet
         link.on_closed = self._keeper_gone
         self.on_company: Callable[[], None] = lambda: None
+        self.on_output: Callable[[], None] = lambda: None
         self.on_link_lost: Callable[[], object] = self.lost
         self.view.on_reply = TerminalReplies(self).give
         self.view.on_progress = self._view_moved
@@ -242,6 +243,7 @@ class Session:
         if head > self.scanned:
             self.last_activity = time.monotonic()
             self._new_output(head)
+            self.on_output()
         tell(viewer.pump for viewer in self.viewers)
         if head > self.view.fed:
             self.view.poke()

@@ -216,7 +216,7 @@ class Spool:
             raise refused
         return Spooled(tuple((at, b"".join(some)) for at, some in pieces), "; ".join(damaged))
 
-    def remove(self) -> None:
+    def remove(self, output_only: bool = False) -> None:
         """Delete everything, the description first: without it there is no cold start."""
         self._close()
         self._sizes, self._end, self._made = None, None, False
@@ -226,8 +226,11 @@ class Spool:
             except FileNotFoundError:
                 return
             for name in sorted(names, key=lambda one: one != _DESCRIPTION):
-                with contextlib.suppress(FileNotFoundError):
-                    self._files.unlink(f"{self.directory}/{name}")
+                if not output_only or name.startswith(_OUTPUT):
+                    with contextlib.suppress(FileNotFoundError):
+                        self._files.unlink(f"{self.directory}/{name}")
+            if output_only:
+                return
             self._files.remove_directory(self.directory)
             self._files.sync_path(self._top)
 

@@ -70,6 +70,9 @@ HELP: Final = {
     "record_failing": "1 while the disk does not take the record.",
     "store_commit_seconds": "How long the disk took to make a group of changes durable.",
     "store_failures_total": "Changes that the disk did not take.",
+    "spool_bytes_total": "Bytes of output that were stored for a cold start.",
+    "spool_failures_total": "Times that the disk did not take the newest output of a session.",
+    "spool_failing": "1 while the disk does not take the output of some session.",
     "events_total": "Events, by name.",
     "process_events_told": "1 if the kernel tells of every new process; 0: they are looked for "
     "now and then.",
@@ -182,6 +185,9 @@ def _machine(engine: Engine) -> Iterator[Family]:
     yield _family("record_failing", int(writer.failing))
     yield _family("store_commit_seconds", engine.store.took)
     yield _family("store_failures_total", engine.store.failures)
+    yield _family("spool_bytes_total", engine.spooling.stored)
+    yield _family("spool_failures_total", engine.spooling.failures)
+    yield _family("spool_failing", int(engine.spooling.failing))
     yield _family(
         "events_total",
         {
