@@ -90,7 +90,7 @@ class Spooling:
             self._do(spool.remove)
             return
         if self._limit and (newest := _newest(session, end)) is not None:
-            self._do(functools.partial(spool.append, *newest))
+            self._do(functools.partial(_append, spool, *newest))
         self._do(spool.close)
 
     def forget(self, session: str) -> None:
@@ -108,13 +108,13 @@ class Spooling:
     # ------------------------------------------------------------ passes
 
     async def _pass(self) -> None:
+        probe("host.spool.pass")
         failures, stored = self.failures, self.stored
         for session in [one for one in self._due if one not in self._refused]:
             del self._due[session]
             if (spool := self._spools.get(session)) is not None:
                 await self._store(session, spool)
         if self.stored > stored:
-            probe("host.spool.durable")
             self.failing = self.failing and (self.failures > failures or bool(self._refused))
 
     async def _store(self, session: Session, spool: Spool) -> None:
@@ -127,7 +127,7 @@ class Spooling:
             if (newest := _newest(session, self._ends[session])) is None:
                 return
             offset, data = newest
-            await self._in_thread(lambda: spool.append(offset, data))
+            await self._in_thread(lambda: _append(spool, offset, data))
         except HoldfastError as e:
             self._failed(session, e)
             return
@@ -183,6 +183,11 @@ class Spooling:
                 self.failures += 1
 
         self._tasks.spawn(do())
+
+
+def _append(spool: Spool, offset: int, data: bytes) -> None:
+    spool.append(offset, data)
+    probe("host.spool.durable")
 
 
 def _newest(session: Session, end: int) -> tuple[int, bytes] | None:
