@@ -373,6 +373,22 @@ class Holdfast(Peer):
         self.command([*self._holdfast, "down"], check=False)
 
 
+class Unspooled(Holdfast):
+    """Holdfast without the spool: beside `holdfast`, this shows the cost of the spool."""
+
+    name = "holdfast-no-spool"
+
+    def configure(self) -> None:
+        super().configure()
+        home = self.path("home")
+        os.makedirs(home, mode=0o700, exist_ok=True)
+        with open(f"{home}/config.toml", "w") as file:
+            file.write("[session]\nspool_bytes = 0\n")
+
+    def fresh(self) -> Peer:
+        return Unspooled(self.scrollback, self.tree, self.label)
+
+
 class Relayed(Holdfast):
     """Holdfast from another home, through a relay of its own on loopback, sealed end to end."""
 
@@ -557,6 +573,7 @@ class SshTmux(Tmux):
 ALL: tuple[type[Peer], ...] = (Raw, Dtach, Abduco, Screen, Tmux, Holdfast)
 # Only if these are asked for by name
 FROM_ELSEWHERE: tuple[type[Peer], ...] = (
+    Unspooled,
     SshTmux,
     Relayed,
     RelayedByGrpc,

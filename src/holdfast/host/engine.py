@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import socket
 import time
@@ -41,6 +40,7 @@ from holdfast.host.lifecycle.nursery import Nursery
 from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX, NewSession, closed_to_agents
 from holdfast.host.originators.act_effects import ActEffects
 from holdfast.host.lifecycle.spooling import Spooling, lost
+from holdfast.host.lifecycle.spooling import Spooling
 from holdfast.host.originators.background_exits import BackgroundExits
 from holdfast.host.originators.further import FurtherFiles
 from holdfast.host.originators.insiders import Insiders
@@ -136,9 +136,7 @@ class Engine:
         self.remembered = Remembered(database.rows(ROWS), machine.secret())
         self.descriptions = Descriptions(database, self.remembered)
         self.incarnations = Incarnations(self)
-        self.spooling = Spooling(
-            home.spool, keys.spool_key(machine), settings.spool_bytes, self.events.note
-        )
+        self.spooling = Spooling(home, machine, settings.spool_bytes, self.events.note)
         # Told of the beginning and the end of every session, in this order.
         self._observers = (
             self.lineages,
@@ -239,7 +237,7 @@ class Engine:
         later = [i for i in (*found, *lost) if i not in first]
         living = {*self.sessions, *self.unreachable, *later}
         self._tasks.spawn(self.own_directories.remove_all(self.own_directories.stale(living)))
-        self.spooling.sweep(living | {r.id for r in self.ended.values() if lost(r.reason)})
+        self.spooling.sweep(living, self.ended.values())
         self.forget_old()
         self.held_acts.begin(
             {i: s.record.epoch for i, s in self.sessions.items()}
@@ -336,12 +334,7 @@ class Engine:
     async def _adopt_claimed(
         self, session_id: str, known: dict[str, SessionRow], link: KeeperLink
     ) -> None:
-        try:
-            label = json.loads(link.welcome.label)
-        except ValueError:
-            label = {}
-        if not isinstance(label, dict):
-            label = {}
+        label = link.label
         record = known.get(session_id) or prepare.row_of(session_id, label, link.welcome, self.boot)
         record.state = "detached"
         record.name = str(label.get("name", record.name))
@@ -590,8 +583,7 @@ class Engine:
     def forget(self, record: SessionRow) -> None:
         self.ended.pop(record.id, None)
         self.store.post(store.forget(record.id))
-        if lost(record.reason):
-            self.spooling.forget(record.id)
+        self.spooling.forget(record)
 
     # ------------------------------------------------------------ events
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from holdfast.home import Home, keys
 from holdfast.host.runtime.saver import Saver
 from holdfast.host.runtime.tasks import Tasks
 from holdfast.host.runtime.threads import Pool
@@ -24,14 +25,15 @@ from holdfast.model.probe import probe
 
 if TYPE_CHECKING:
     from holdfast.host.session.session import Session
+    from holdfast.host.storage.store import SessionRow
 
 T = TypeVar("T")
 CLOSE_S: Final = 2.0  # for the last pass of a host that leaves; a hanging disk holds it no longer
 
 
-def lost(reason: str) -> bool:
-    """Whether a session with this end could be started again: it was lost, and did not exit."""
-    return reason.startswith("lost")
+def lost(row: SessionRow) -> bool:
+    """Whether a session ended without an exit of its program, and could be started again."""
+    return row.reason.startswith("lost")
 
 
 class Spooling:
@@ -39,13 +41,14 @@ class Spooling:
 
     def __init__(
         self,
-        top: str,
-        key: bytes,
+        home: Home,
+        machine: keys.Identity,
         limit: int,
         note: Callable[[str, str, Mapping[str, object]], None],
     ) -> None:
         """`limit`: bytes for each session; 0: no output is stored. `note`: publishes an event."""
-        self._top, self._key, self._limit, self._note = top, key, limit, note
+        self._top, self._key = home.spool, keys.spool_key(machine)
+        self._limit, self._note = limit, note
         self._spools: dict[Session, Spool] = {}
         self._ends: dict[Session, int] = {}  # the offset after the newest durable byte
         self._due: dict[Session, None] = {}  # in the order of their output
@@ -86,20 +89,24 @@ class Spooling:
         self._due.pop(session, None)
         self._refused.discard(session)
         end = self._ends.pop(session, 0)
-        if session.record.state == "ended" and not lost(session.record.reason):
+        if session.record.state == "ended" and not lost(session.record):
             self._do(spool.remove)
             return
         if self._limit and (newest := _newest(session, end)) is not None:
             self._do(functools.partial(_append, spool, *newest))
         self._do(spool.close)
 
-    def forget(self, session: str) -> None:
+    def forget(self, ended: SessionRow) -> None:
         """Remove the spool of a lost session that is no longer listed."""
-        self._do(self.spool(session, 0).remove)
+        if lost(ended):
+            self._do(self.spool(ended.id, 0).remove)
 
-    def sweep(self, kept: Container[str]) -> None:
-        """Remove the spools of all other sessions, which a host that died has left. Without a
-        limit, remove the output of the kept ones too."""
+    def sweep(self, running: Collection[str], ended: Iterable[SessionRow]) -> None:
+        """Remove the spools that a host has left, except those of running and lost sessions.
+
+        Without a limit, remove the output of these too.
+        """
+        kept = {*running, *(one.id for one in ended if lost(one))}
         for session in sessions(self._top):
             if session not in kept or not self._limit:
                 remove = self.spool(session, 0).remove

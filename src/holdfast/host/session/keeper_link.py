@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from holdfast.host.runtime.hot_loop import add_hot, remove_hot
 from holdfast.model.errors import PeerFault, Unavailable
@@ -55,6 +57,15 @@ class KeeperLink:
         self.closed = False
         self._muted: asyncio.TimerHandle | None = None
         self.peer_pid = unix.peer(sock)[0]
+
+    @property
+    def label(self) -> dict[str, Any]:
+        """The host's own description of the session; empty if it is unreadable."""
+        try:
+            label = json.loads(self.welcome.label)
+        except ValueError:
+            return {}
+        return label if isinstance(label, dict) else {}
 
     @classmethod
     async def open(cls, path: str, term: int, wait_s: float = SPAWN_WAIT_S) -> KeeperLink:
