@@ -270,6 +270,14 @@ def test_gaps_stay_visible_and_repeated_output_is_stored_once(tmp_path: Path) ->
     assert Spool(str(tmp_path / "spool"), SESSION, 2, KEY).end == 111
 
 
+def test_a_limit_of_nothing_stores_the_description_only(tmp_path: Path) -> None:
+    one = Spool(str(tmp_path / "spool"), SESSION, 1, KEY, 0)
+    one.save_description({"name": "x"})
+    one.append(0, b"output")
+    assert one.load().pieces == () and one.end == 0
+    assert [file.name for file in Path(one.directory).iterdir()] == ["description"]
+
+
 def test_many_hosts_leave_a_bounded_number_of_files(tmp_path: Path) -> None:
     for epoch in range(SPOOL_FILES_MAX + 10):
         one = Spool(str(tmp_path / "spool"), SESSION, epoch, KEY)

@@ -75,7 +75,7 @@ class Spool:
         files: Files = _DISK,
     ) -> None:
         """`top`: `Home.spool`. `epoch`: of the incarnation that writes now. `key`:
-        `keys.spool_key` of the machine. `limit`: bytes of all segments on disk."""
+        `keys.spool_key` of the machine. `limit`: bytes of all segments on disk; 0: no output."""
         self._top, self.session, self.directory = top, session, f"{top}/{session}"
         self._epoch, self._key, self._files = epoch, key, files
         self._limit, self._segment_bytes = limit, limit // SPOOL_SEGMENTS
@@ -171,7 +171,7 @@ class Spool:
         """
         end = self._open()
         data, offset = data[max(0, end - offset) :], max(offset, end)
-        if not data:
+        if not data or not self._limit:
             return
         with self._writing():
             try:
