@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.core.session.incarnation import OFFSET_STEP
+from holdfast.home import keys
+from holdfast.host.storage.spool import Spool
 from holdfast.model.errors import Lost
 from tests.support.kernel import words_of
 from tests.support.stage import Stage, members
@@ -25,6 +28,12 @@ def log(stage: Stage, name: str) -> list[dict[str, Any]]:
     code, out, err = stage.finish(stage.cli("log", name, "--json"))
     assert code == 0, err
     return [json.loads(line) for line in out.splitlines()]
+
+
+def spooled(stage: Stage, name: str) -> bytes:
+    key = keys.spool_key(keys.machine(stage.home, time.time()))
+    pieces = Spool(stage.home.spool, stage.session(name)["id"], 0, key).load().pieces
+    return pieces[-1][1] if pieces else b""
 
 
 def stored(stage: Stage, name: str, what: str) -> None:
@@ -82,6 +91,27 @@ def test_r1_offsets_go_on_above_all_output_of_the_lost_incarnation(stage: Stage)
     assert stage.session("work")["output"]["start"] >= OFFSET_STEP > old
     with pytest.raises(Lost, match="rolled off"):
         stage.ask("read", session="work", **{"from": old}, strict=True)
+
+
+def test_r1_s5_scrollback_comes_back_below_a_line_that_says_so(stage: Stage) -> None:
+    """Output is on disk a second after it was printed; a second power cut keeps it too."""
+    stage.start_host()
+    stage.new("work", ["/bin/bash"])
+    run(stage, "work", "seq 90001 90200; printf '\\033[?1049h\\033[?1000h'; printf half")
+    for epoch in (2, 3):
+        stage.pump.until(lambda: b"half" in spooled(stage, "work"), "it is on disk")
+        stage.cut_power()
+        stage.start_host()
+        assert stage.session("work")["epoch"] == epoch
+        view = stage.ask("view", session="work", history=2000)
+        lines = [*view["history"], *view["lines"]]
+        assert [line for line in lines if line.startswith("90")] == [
+            str(n) for n in range(90001, 90201)
+        ], "all of it, once"
+        assert not view["alternate"], "the screen of the lost program is left"
+        text = "\n".join(lines)
+        assert text.index("90200") < text.index(f"new incarnation ({epoch})")
+        run(stage, "work", "printf half")
 
 
 def test_r1_an_act_in_flight_is_named_and_not_repeated(stage: Stage) -> None:

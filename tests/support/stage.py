@@ -327,8 +327,8 @@ class Stage:
             db = sqlite3.connect(f"{place}/copy")
             rows = db.execute("SELECT session, body FROM remembered").fetchall()
             db.close()
-        secret = keys.machine(self.home, time.time()).secret()
-        return Remembered(rows, secret).take(self.session(name)["id"])
+        key = keys.remembered_key(keys.machine(self.home, time.time()))
+        return Remembered(rows, key).take(self.session(name)["id"])
 
     def shells(self) -> list[int]:
         """The processes of sessions' own shells."""

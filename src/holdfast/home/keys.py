@@ -188,6 +188,11 @@ def spool_key(machine: Identity) -> bytes:
     return agreement.derive(machine.secret(), agreement.SPOOL)
 
 
+def remembered_key(machine: Identity) -> bytes:
+    """The secret that seals descriptions of sessions (host/storage/remembered.py)."""
+    return agreement.derive(machine.secret(), agreement.REMEMBERED)
+
+
 def lock(home: Home, name: str, ask_old: Ask, ask_new: Ask) -> Identity:
     """Protect the key with a new passphrase."""
     identity = opened(load(home, name), ask_old)

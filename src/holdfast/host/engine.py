@@ -133,7 +133,7 @@ class Engine:
             lambda: self.lineages.told,
         )
         self.last_used = LastUsed(database)
-        self.remembered = Remembered(database.rows(ROWS), machine.secret())
+        self.remembered = Remembered(database.rows(ROWS), keys.remembered_key(machine))
         self.descriptions = Descriptions(database, self.remembered)
         self.incarnations = Incarnations(self)
         self.spooling = Spooling(home, machine, settings.spool_bytes, self.events.note)

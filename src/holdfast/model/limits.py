@@ -58,8 +58,6 @@ SPOOL_FILES_MAX = 64  # short files count too: every host begins one
 SPOOL_PASS_BYTES = 256 * KiB  # the newest output of a session that one pass stores
 SPOOL_S = 1.0  # between two passes; a power cut loses at most the output of this time
 SPOOL_AGAIN_S = 10.0  # until a session is tried again whose file the disk refused
-DESCRIPTION_BYTES = 256 * KiB  # argv, environment, directory and limits of a session
-SPOOL_SCREEN_BYTES = 8 * MiB  # a screen with 5,000 lines of scrollback takes 1 to 2 MiB
 
 # --- host: frames and connections ---------------------------------------------------------------
 FRAME_BYTES = 4 * MiB  # a single frame to a client; a painted screen with scrollback is the largest

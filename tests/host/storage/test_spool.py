@@ -14,7 +14,7 @@ from holdfast.host.storage import spool as spools
 from holdfast.host.storage.spool import Spool
 from holdfast.host.storage.spool_format import HEADER_BYTES, RECORD_EXTRA_BYTES
 from holdfast.model.errors import Impossible, Unavailable
-from holdfast.model.limits import DESCRIPTION_BYTES, SPOOL_BYTES, SPOOL_FILES_MAX, SPOOL_SEGMENTS
+from holdfast.model.limits import SPOOL_BYTES, SPOOL_FILES_MAX, SPOOL_SEGMENTS
 from tests.support.faulty_files import Crash, FaultyFiles
 
 TOP, SESSION, KEY = "/state/spool", "0123456789ab", bytes(range(32))
@@ -104,27 +104,10 @@ def test_r1_output_of_a_killed_host_is_durable_before_the_next_host_goes_on() ->
     assert stored(files.after_crash()) == (0, 3 * PIECE)
 
 
-def test_r1_a_document_is_the_old_or_the_new_one_after_a_crash_at_every_operation() -> None:
-    old, new = NAMED
-    count = FaultyFiles()
-    spool(count).save_description(old)
-    begun = len(count.done)
-    spool(count).save_description(new)
-    for number in range(len(count.done)):
-        files = FaultyFiles(fault=crash_at(number))
-        with pytest.raises(Crash):
-            spool(files).save_description(old)
-            spool(files).save_description(new)
-        for left in files.survivors():
-            found = spool(left).load_description()
-            assert found in ((None, old) if number < begun else (old, new)), number
-
-
 def test_r1_removing_can_be_cut_short_everywhere_and_done_again() -> None:
     def filled(fault: Any = lambda number, operation: "") -> FaultyFiles:
         files = FaultyFiles()
         one = spool(files)
-        one.save_description({"name": "x"})
         write(one, 4, [0])
         one.close()
         files.fault, files.done = fault, []
@@ -138,15 +121,6 @@ def test_r1_removing_can_be_cut_short_everywhere_and_done_again() -> None:
         with pytest.raises(Crash):
             spool(files).remove()
         for left in files.survivors():
-            assert (
-                number < 2
-                or not left.names
-                or spool(left).load_description()
-                in (
-                    None,
-                    {"name": "x"},
-                )
-            )
             spool(left).remove()
             assert spools.sessions(TOP, left) == [] and spool(left).load().pieces == ()
 
@@ -270,12 +244,11 @@ def test_gaps_stay_visible_and_repeated_output_is_stored_once(tmp_path: Path) ->
     assert Spool(str(tmp_path / "spool"), SESSION, 2, KEY).end == 111
 
 
-def test_a_limit_of_nothing_stores_the_description_only(tmp_path: Path) -> None:
+def test_a_limit_of_nothing_stores_nothing(tmp_path: Path) -> None:
     one = Spool(str(tmp_path / "spool"), SESSION, 1, KEY, 0)
-    one.save_description({"name": "x"})
     one.append(0, b"output")
     assert one.load().pieces == () and one.end == 0
-    assert [file.name for file in Path(one.directory).iterdir()] == ["description"]
+    assert not Path(one.directory).exists()
 
 
 def test_many_hosts_leave_a_bounded_number_of_files(tmp_path: Path) -> None:
@@ -290,29 +263,9 @@ def test_many_hosts_leave_a_bounded_number_of_files(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- refusals
 
 
-def test_description_and_screen_come_back_whole(tmp_path: Path) -> None:
-    one = Spool(str(tmp_path / "spool"), SESSION, 1, KEY)
-    assert one.load_description() is None and one.load_screen() is None
-    told = {"argv": ["bash"], "env": {"TOKEN": "secret-of-the-environment"}, "size": [80, 24]}
-    one.save_description(told)
-    one.save_screen(77, b"\x00screen")
-    one.append(0, b"secret-output")
-    again = Spool(str(tmp_path / "spool"), SESSION, 2, KEY)
-    assert again.load_description() == told and again.load_screen() == (77, b"\x00screen")
-    for file in Path(one.directory).iterdir():
-        assert b"secret" not in file.read_bytes()
-    assert spools.sessions(str(tmp_path / "spool")) == [SESSION]
-    again.remove(output_only=True)
-    assert again.load_description() == told and again.load().pieces == ()
-    with pytest.raises(Impossible, match="at most"):
-        one.save_description({"env": "x" * DESCRIPTION_BYTES})
-    assert again.load_description() == told
-
-
 def test_r1_a_wrong_key_session_or_version_is_refused_in_words(tmp_path: Path) -> None:
     top = str(tmp_path / "spool")
     one = Spool(top, SESSION, 1, KEY)
-    one.save_description({"name": "x"})
     one.append(0, b"output")
     other = Spool(top, SESSION, 1, bytes(32))
     moved = Spool(top, "ba9876543210", 1, KEY)
@@ -322,16 +275,12 @@ def test_r1_a_wrong_key_session_or_version_is_refused_in_words(tmp_path: Path) -
     for wrong in (other, moved):
         with pytest.raises(Impossible, match="another key or session"):
             wrong.load()
-        with pytest.raises(Impossible, match="another key or session"):
-            wrong.load_description()
     for file in Path(one.directory).iterdir():
         data = bytearray(file.read_bytes())
         data[9] = 9
         file.write_bytes(data)
     with pytest.raises(Impossible, match="version 9"):
         one.load()
-    with pytest.raises(Impossible, match="version 9"):
-        one.load_description()
 
 
 def test_r1_a_host_goes_on_beside_segments_that_it_cannot_open(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ variables, and what its operators are told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from holdfast.model.printable import printable
@@ -95,6 +95,25 @@ class Lost(NamedTuple):
 def first_offset(end: int) -> int:
     """Return the first offset of the next incarnation. `end`: of the stored output."""
     return (end // OFFSET_STEP + 1) * OFFSET_STEP
+
+
+def scrollback(pieces: Sequence[tuple[int, bytes]]) -> tuple[int, bytes]:
+    """Return the end of the stored output, and the output to show. A gap becomes a line.
+
+    Only output of the last incarnation counts: it has a copy of what the one before left.
+    """
+    if not pieces:
+        return 0, b""
+    end = pieces[-1][0] + len(pieces[-1][1])
+    first, shown, at = (end - 1) // OFFSET_STEP * OFFSET_STEP, bytearray(), None
+    for offset, data in pieces:
+        if offset < first:
+            continue
+        if at is not None and offset > at:
+            shown += _RESET + b"[holdfast] %d bytes of output were not stored\r\n" % (offset - at)
+        shown += data
+        at = offset + len(data)
+    return end, bytes(shown)
 
 
 def environment(

@@ -24,11 +24,13 @@ from holdfast.host.lifecycle.contained import removal
 from holdfast.host.lifecycle.last_seen import Description
 from holdfast.host.session.stopped import StoppedOperators
 from holdfast.host.shell.launch import is_shell
+from holdfast.host.storage.spool import Spool
 from holdfast.host.storage.store import SessionRow
-from holdfast.model.errors import Unavailable
+from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.wire import keeper as wire
 
 if TYPE_CHECKING:
+    from holdfast.host.lifecycle.spooling import Spooling
     from holdfast.host.processes.halt import Halter
     from holdfast.host.session.session import Session
     from holdfast.host.storage.events import Events
@@ -47,8 +49,9 @@ class Loss(NamedTuple):
 class Output(NamedTuple):
     """Stored output of the lost incarnation: the newest bytes, and the offset of their end."""
 
-    end: int = 0
-    tail: bytes = b""
+    end: int
+    tail: bytes
+    damaged: str  # what could not be read, in words
 
 
 class Host(prepare.Maker, Protocol):
@@ -65,6 +68,9 @@ class Host(prepare.Maker, Protocol):
 
     @property
     def remembered(self) -> Remembered: ...
+
+    @property
+    def spooling(self) -> Spooling: ...
 
     def forget_acts(self, session_id: str) -> None: ...
 
@@ -112,7 +118,8 @@ class Incarnations:
         host.forget_acts(record.id)
         await host.halter.in_thread(host.halter.groups.renew, record.id)
         loss = Loss(reason, before, tuple(self._in_flight.get(record.id, ())))
-        coming = await plan(host, record, Description.restore(saved), loss, Output())
+        output = await host.threads.of(record.id, _stored, host.spooling.spool(record.id, 0))
+        coming = await plan(host, record, Description.restore(saved), loss, output)
         session = await host.start(
             coming.record, coming.label, coming.spawn, coming.limits, coming.description
         )
@@ -140,7 +147,8 @@ async def plan(
     output: Output,
 ) -> Next:
     """The next incarnation of `record`. HoldfastError: it cannot be made."""
-    request, last, notes = known.request, known.last, list[str]()
+    request, last = known.request, known.last
+    notes = [f"Stored output: {output.damaged}"] if output.damaged else []
     shell = not request["argv"] or is_shell(request["argv"], request["env"])
     where = await maker.threads.of(record.id, _directory, request, last)
     if where.missing:
@@ -198,6 +206,15 @@ async def plan(
     )
     fresh = Description(known.request, known.operator, last)
     return Next(row, label, spawn, wanted.limits, fresh, lost)
+
+
+def _stored(spool: Spool) -> Output:
+    """The output that is on disk. Runs in a thread."""
+    try:
+        found = spool.load()
+    except HoldfastError as e:
+        return Output(0, b"", e.message)
+    return Output(*incarnation.scrollback(found.pieces), found.damaged)
 
 
 def _clock(seen: float | None) -> str:

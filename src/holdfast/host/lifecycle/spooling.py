@@ -104,13 +104,12 @@ class Spooling:
     def sweep(self, running: Collection[str], ended: Iterable[SessionRow]) -> None:
         """Remove the spools that a host has left, except those of running and lost sessions.
 
-        Without a limit, remove the output of these too.
+        Without a limit, remove these too.
         """
         kept = {*running, *(one.id for one in ended if lost(one))}
         for session in sessions(self._top):
             if session not in kept or not self._limit:
-                remove = self.spool(session, 0).remove
-                self._do(functools.partial(remove, output_only=session in kept))
+                self._do(self.spool(session, 0).remove)
 
     # ------------------------------------------------------------ passes
 

@@ -17,8 +17,6 @@ from typing import Any, Final
 import apsw
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from holdfast.host.storage.store import Job, forget_description
 
@@ -28,9 +26,8 @@ _NONCE_BYTES: Final = 12
 
 
 class Remembered:
-    def __init__(self, rows: Iterable[tuple[Any, ...]], secret: bytes) -> None:
-        """`rows`: of the table, as an earlier host left it."""
-        key = HKDF(SHA256(), 32, None, b"holdfast/remembered").derive(secret)
+    def __init__(self, rows: Iterable[tuple[Any, ...]], key: bytes) -> None:
+        """`rows`: of the table, as an earlier host left it. `key`: `keys.remembered_key`."""
         self._aead = AESGCM(key)
         # Of the sessions of the last host; each is taken once.
         self._stored = {str(session): bytes(body) for session, body in rows}

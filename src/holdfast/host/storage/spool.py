@@ -1,11 +1,8 @@
-"""The spool of a session: what a cold start needs after every process of the session is gone.
+"""The spool of a session: its newest output, for its next incarnation after a loss of memory.
 
     STATE/spool/SESSION/        mode 0700
-      description               how to start the session again: one sealed JSON object
-      screen                    the last stored screen, if any
       output-NUMBER             segments of the output, oldest first
 
-A description or screen is replaced as a whole: temporary file, sync, rename, sync of the directory.
 Output is appended. A full segment is closed and a new one begun; the oldest segments are deleted so
 that all of them stay within the limit. No byte is ever written twice: a new host and a failed write
 begin a new segment, because the end of the old one may be torn.
@@ -14,39 +11,29 @@ The files are sealed with a key of the installation (spool_format.py). That prot
 disk that lacks `keys/machine`. It does not protect against programs of the same account, which can
 read that key.
 
-Each method blocks on the disk. At most one thread may use the output of a spool at a time; saving
-a description or a screen meanwhile is fine.
+Each method blocks on the disk. At most one thread may use a spool at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from holdfast.host.storage import spool_format as sealed
 from holdfast.host.storage.spool_files import DiskFiles, Files
 from holdfast.model.errors import Impossible, Unavailable
 from holdfast.model.ids import is_session_id
 from holdfast.model.limits import (
-    DESCRIPTION_BYTES,
     SPOOL_BYTES,
     SPOOL_BYTES_MAX,
     SPOOL_FILES_MAX,
     SPOOL_PASS_BYTES,
-    SPOOL_SCREEN_BYTES,
     SPOOL_SEGMENTS,
 )
 
-if TYPE_CHECKING:
-    from holdfast.model.jsontext import Json
-
-_DESCRIPTION: Final = "description"
-_SCREEN: Final = "screen"
 _OUTPUT: Final = "output-"
-_UNFINISHED: Final = ".new"
 _DISK: Final = DiskFiles()
 
 
@@ -84,77 +71,6 @@ class Spool:
         self._end: int | None = None  # known after the first look at the files
         self._fd = -1
         self._sealer: sealed.Sealer | None = None
-
-    # ------------------------------------------------------------ description and screen
-
-    def save_description(self, description: Json) -> None:
-        data = json.dumps(description).encode()
-        if len(data) > DESCRIPTION_BYTES:
-            raise Impossible(
-                f"the description of session {self.session} has {len(data)} bytes, "
-                f"at most {DESCRIPTION_BYTES} can be stored",
-                "start it with a smaller environment",
-            )
-        self._replace(_DESCRIPTION, sealed.DESCRIPTION, 0, data)
-
-    def load_description(self) -> Json | None:
-        """None: none was stored. Impossible: it cannot be opened, with the reason."""
-        found = self._one(_DESCRIPTION, sealed.DESCRIPTION, DESCRIPTION_BYTES)
-        if found is None:
-            return None
-        value: Json = json.loads(found[1])
-        return value
-
-    def save_screen(self, offset: int, screen: bytes) -> None:
-        """`offset`: of the output that the screen has seen."""
-        if len(screen) > SPOOL_SCREEN_BYTES:
-            raise Impossible(
-                f"the screen of session {self.session} has {len(screen)} bytes, "
-                f"at most {SPOOL_SCREEN_BYTES} can be stored",
-                "a cold start shows the stored output instead",
-            )
-        self._replace(_SCREEN, sealed.SCREEN, offset, screen)
-
-    def load_screen(self) -> tuple[int, bytes] | None:
-        return self._one(_SCREEN, sealed.SCREEN, SPOOL_SCREEN_BYTES)
-
-    def _replace(self, name: str, kind: int, offset: int, data: bytes) -> None:
-        path = f"{self.directory}/{name}"
-        sealer = self._new_sealer(kind)
-        with self._writing():
-            self._make_directories()
-            try:
-                fd = self._files.create(path + _UNFINISHED)
-                try:
-                    self._write(fd, sealer.header() + sealer.record(offset, data))
-                    self._files.sync(fd)
-                finally:
-                    self._files.close(fd)
-                self._files.rename(path + _UNFINISHED, path)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    self._files.unlink(path + _UNFINISHED)
-                raise
-            self._files.sync_path(self.directory)
-
-    def _one(self, name: str, kind: int, most: int) -> tuple[int, bytes] | None:
-        """(offset, data) of a file with one record."""
-        most += sealed.HEADER_BYTES + sealed.RECORD_EXTRA_BYTES
-        try:
-            data = self._files.read(f"{self.directory}/{name}", most + 1)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as e:
-            raise self._unreadable(name, e.strerror or str(e)) from e
-        if len(data) > most:
-            raise self._unreadable(name, "it is too long")
-        try:
-            found = sealed.read(self._key, kind, self.session, data)
-        except (sealed.Foreign, sealed.OtherVersion) as e:
-            raise self._unreadable(name, str(e)) from e
-        if found is None or len(found.records) != 1 or found.damage:
-            raise self._unreadable(name, "it is damaged")
-        return found.records[0]
 
     # ------------------------------------------------------------ output
 
@@ -216,8 +132,8 @@ class Spool:
             raise refused
         return Spooled(tuple((at, b"".join(some)) for at, some in pieces), "; ".join(damaged))
 
-    def remove(self, output_only: bool = False) -> None:
-        """Delete everything, the description first: without it there is no cold start."""
+    def remove(self) -> None:
+        """Delete everything."""
         self._close()
         self._sizes, self._end, self._made = None, None, False
         with self._writing():
@@ -225,12 +141,9 @@ class Spool:
                 names = self._files.listdir(self.directory)
             except FileNotFoundError:
                 return
-            for name in sorted(names, key=lambda one: one != _DESCRIPTION):
-                if not output_only or name.startswith(_OUTPUT):
-                    with contextlib.suppress(FileNotFoundError):
-                        self._files.unlink(f"{self.directory}/{name}")
-            if output_only:
-                return
+            for name in sorted(names):
+                with contextlib.suppress(FileNotFoundError):
+                    self._files.unlink(f"{self.directory}/{name}")
             self._files.remove_directory(self.directory)
             self._files.sync_path(self._top)
 

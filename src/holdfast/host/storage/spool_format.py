@@ -1,11 +1,11 @@
-"""The sealed files of the spool: what a session needs for a cold start, at rest on a disk.
+"""The sealed files of the spool: output of a session, at rest on a disk.
 
     file   ::= HEADER TAG record*
     HEADER ::= MAGIC(8) version(u16) kind(u16) epoch(u64) salt(16)
     record ::= length(u32) offset(u64) check(u32) sealed(length + 16)
 
 Integers are big-endian. A file of the kind OUTPUT has any number of records: output of the terminal
-at absolute offsets. A DESCRIPTION or a SCREEN has exactly one record.
+at absolute offsets. It is the only kind.
 
 The key of a file is HKDF-SHA256 of the installation's spool key with the file's salt, for this
 kind, session and epoch. The nonce of AES-256-GCM is the number of the record; TAG is the seal of an
@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 MAGIC: Final = b"HFSPOOL\n"
 VERSION: Final = 1
-OUTPUT, DESCRIPTION, SCREEN = 1, 2, 3
+OUTPUT: Final = 1
 SALT_BYTES: Final = 16
 TAG_BYTES: Final = 16
 _HEADER: Final = struct.Struct(">8sHHQ16s")
