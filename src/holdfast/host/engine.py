@@ -38,9 +38,8 @@ from holdfast.host.lifecycle.last_used import LastUsed
 from holdfast.host.lifecycle.limit_watch import LimitWatch
 from holdfast.host.lifecycle.nursery import Nursery
 from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX, NewSession, closed_to_agents
-from holdfast.host.originators.act_effects import ActEffects
-from holdfast.host.lifecycle.spooling import Spooling, lost
 from holdfast.host.lifecycle.spooling import Spooling
+from holdfast.host.originators.act_effects import ActEffects
 from holdfast.host.originators.background_exits import BackgroundExits
 from holdfast.host.originators.further import FurtherFiles
 from holdfast.host.originators.insiders import Insiders
