@@ -85,19 +85,37 @@ class Namespace:
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        outside = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            _check(_libc.setns(self.fd, CLONE_NEWNET))
-            try:
-                yield
-            finally:
-                _check(_libc.setns(outside, CLONE_NEWNET))
-        finally:
-            os.close(outside)
+        with entered(self.fd):
+            yield
 
     def ip(self, *words: str) -> None:
         with self.inside():
             subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@contextlib.contextmanager
+def entered(network: int) -> Iterator[None]:
+    """This thread in the network behind a descriptor."""
+    outside = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_libc.setns(network, CLONE_NEWNET))
+        try:
+            yield
+        finally:
+            _check(_libc.setns(outside, CLONE_NEWNET))
+    finally:
+        os.close(outside)
+
+
+@contextlib.contextmanager
+def network_of(pid: int) -> Iterator[None]:
+    """This thread in the network of a process."""
+    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with entered(network):
+            yield
+    finally:
+        os.close(network)
 
 
 def _device(name: str) -> int:
