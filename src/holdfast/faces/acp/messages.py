@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
 
 PARSE_ERROR: Final = -32700
+METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 CANCELLED: Final = -32800
 REFUSED: Final = -32000  # every other error of Holdfast; `data.name` tells them apart
@@ -49,11 +50,19 @@ def refusal(id: object, e: HoldfastError) -> Json:
     return error(id, code, e.message, data)
 
 
-def announced(initialize: Json) -> Json:
-    """The editor's `initialize`, with the capability `terminal`."""
+def announced(initialize: Json, inside: bool) -> Json:
+    """The editor's `initialize`, with the capability `terminal`; `inside`: without any acts."""
     params = _object(initialize.get("params"))
-    capabilities = {**_object(params.get("clientCapabilities")), "terminal": True}
+    capabilities = {**_object(params.get("clientCapabilities")), "terminal": not inside}
+    if inside:
+        capabilities["fs"] = {"readTextFile": False, "writeTextFile": False}
     return {**initialize, "params": {**params, "clientCapabilities": capabilities}}
+
+
+def outside(request: Json) -> Json:
+    """The refusal of an act outside of the session in which the agent runs."""
+    why = "the agent runs inside a session and uses its own files and commands there"
+    return error(request.get("id"), METHOD_NOT_FOUND, why)
 
 
 def _object(value: object) -> Json:

@@ -3,6 +3,9 @@
 Every message passes unchanged, with three exceptions. The editor's `initialize` gets the capability
 `terminal`. The agent's requests `terminal/*` are answered here. Terminals in tool calls become
 text. A line that is no JSON object is not passed on: its sender gets the error "parse error".
+
+If the agent runs inside a session, its editor offers neither files nor terminals: those would be
+acts outside of the session.
 """
 
 from __future__ import annotations
@@ -12,61 +15,28 @@ import contextlib
 import json
 import os
 import signal
-import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from holdfast.faces.acp import messages
+from holdfast.faces.acp.beside import Beside
+from holdfast.faces.acp.inside import Inside
+from holdfast.faces.acp.peer import LINE_BYTES_MAX, Peer, say
 from holdfast.faces.acp.terminals import METHODS, Terminal, Terminals
 from holdfast.faces.acp.tool_calls import ToolCalls
-from holdfast.model.errors import HoldfastError, Impossible, PeerFault, Usage
+from holdfast.model.errors import HoldfastError, Usage
 from holdfast.sdk.recovery import for_programs
 
 if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
     from holdfast.sdk.client import Client
 
-LINE_BYTES_MAX: Final = 32 << 20  # a message; editors send pictures and whole files
 PENDING_MAX: Final = 256  # requests for terminals that are not answered yet
 OPENING_MAX: Final = 64  # requests for sessions that are not answered yet
-LEAVE_S: Final = 3.0  # for the agent to end after TERM
 CANCEL: Final = "$/cancel_request"
 OPENS: Final = ("session/new", "session/load", "session/resume", "session/fork")
+OUTSIDE: Final = ("fs/", "terminal/")  # acts of the editor for its agent
 ENDS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-class Peer:
-    """One side of the proxy: lines from it and to it."""
-
-    def __init__(
-        self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self.name, self._reader, self._writer = name, reader, writer
-        self._lock = asyncio.Lock()
-        writer.transport.set_write_buffer_limits(high=0)  # a line that was sent was taken
-
-    async def lines(self) -> AsyncGenerator[bytes, None]:
-        """The lines of the peer until it closes its end."""
-        while True:
-            try:
-                line = await self._reader.readline()
-            except ValueError:
-                raise PeerFault(
-                    f"{self.name} sent a line of more than {LINE_BYTES_MAX} bytes",
-                    f"see the log of {self.name}; the session goes on",
-                ) from None
-            if not line:
-                return
-            if line.strip():
-                yield line
-
-    async def send(self, line: bytes) -> None:
-        async with self._lock:
-            self._writer.write(line)
-            await self._writer.drain()
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 class Proxy:
@@ -79,8 +49,9 @@ class Proxy:
         client: Client,
         session: str | None,
         secrets: Mapping[str, str],
+        inside: bool,
     ) -> None:
-        self._editor, self._agent = editor, agent
+        self._editor, self._agent, self._inside = editor, agent, inside
         self._terminals = Terminals(client, session, secrets, self._changed)
         self._tool_calls = ToolCalls(self._terminals.find)
         self._pending: dict[str, asyncio.Task[None]] = {}  # by the id, as JSON
@@ -102,7 +73,7 @@ class Proxy:
                 await self._malformed(self._editor, line)
                 continue
             if message.get("method") == "initialize":
-                line = messages.written(messages.announced(message))
+                line = messages.written(messages.announced(message, self._inside))
             elif message.get("method") in OPENS:
                 self._opens(message)
             await self._agent.send(line)
@@ -125,7 +96,9 @@ class Proxy:
                 await self._malformed(self._agent, line)
                 continue
             method = message.get("method")
-            if method in METHODS:
+            if self._inside and str(method).startswith(OUTSIDE):
+                await self._agent.send(messages.written(messages.outside(message)))
+            elif method in METHODS:
                 await self._asked(message)
             elif method == CANCEL and self._cancelled(message):
                 continue
@@ -198,29 +171,31 @@ class Proxy:
         await sender.send(messages.written(reply))
 
 
-def say(text: str) -> None:
-    print(f"holdfast acp: {text}", file=sys.stderr, flush=True)
-
-
 # ---------------------------------------------------------------- the processes
 
 
 async def serve(
     client: Client,
     session: str | None,
+    inside: bool,
     secrets: Mapping[str, str],
     command: Sequence[str],
     stdin: int,
     stdout: int,
 ) -> int:
-    """Runs the agent until it ends or the editor leaves; gives the exit code."""
-    if session is not None:
-        await client.sessions.get(session)  # an unknown session ends the command at once
+    """Runs the agent until it ends or the editor leaves; gives the exit code.
+
+    `inside`: the agent's program itself runs in the session.
+    """
+    place = None if session is None else await client.sessions.get(session)
     editor = await _editor(stdin, stdout)
-    child = await _started(command)
-    assert child.stdin is not None and child.stdout is not None
-    agent = Peer("the agent", child.stdout, child.stdin)
-    proxy = Proxy(editor, agent, client, session, secrets)
+    program: Beside | Inside
+    if inside:
+        assert place is not None
+        program = await Inside.started(client, place, command)
+    else:
+        program = await Beside.started(command)
+    proxy = Proxy(editor, program.peer, client, session, secrets, inside)
     loop, left = asyncio.get_running_loop(), asyncio.Event()
     for number in ENDS:
         loop.add_signal_handler(number, left.set)
@@ -235,10 +210,10 @@ async def serve(
         for task in done:
             task.result()
         if ended in done and not any(task in done for task in leaving):
-            return await _own_end(child)
+            return await program.own_end()
         return 0
     finally:
-        await _end(child, agent)
+        await program.end()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -263,41 +238,3 @@ async def _editor(stdin: int, stdout: int) -> Peer:
     except ValueError as e:
         raise Usage("stdin and stdout are no pipes", "let the editor start this command") from e
     return Peer("the editor", reader, asyncio.StreamWriter(transport, flow, None, loop))
-
-
-async def _started(command: Sequence[str]) -> asyncio.subprocess.Process:
-    """The agent, in a process group of its own."""
-    try:
-        return await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=LINE_BYTES_MAX,
-            process_group=0,
-        )
-    except OSError as e:
-        raise Impossible(
-            f"the agent does not start: {e}", "name the agent's program after --"
-        ) from e
-
-
-async def _own_end(child: asyncio.subprocess.Process) -> int:
-    """The exit code of an agent that has closed its output."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LEAVE_S):
-            code = await child.wait()
-            return code if code >= 0 else 128 - code
-    return 0
-
-
-async def _end(child: asyncio.subprocess.Process, agent: Peer) -> None:
-    """Ends the agent and its process group: closed input and TERM, then KILL."""
-    agent.close()
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if child.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, number)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_S):
-                await child.wait()

@@ -141,19 +141,21 @@ class Terminal:
             asyncio.get_running_loop().call_soon(self.task.cancel)  # not before its first step
             await self.over.wait()
             return
-        for signal in ("TERM", "KILL"):
-            for pid in await self._processes():
-                with contextlib.suppress(NotFound):
-                    await self.place.session.signal(pid, signal)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(KILL_AFTER_S):
-                    await self.over.wait()
-                    return
+        if self.ref is not None:
+            await stop(self.place.session, self.ref, self.over, KILL_AFTER_S)
 
-    async def _processes(self) -> list[int]:
-        """The processes that this act started; never those of another operator."""
-        found = (await self.place.session.graph()).processes
-        return [one.pid for one in found if one.act == self.ref and one.state != "zombie"]
+
+async def stop(session: Session, act: str, over: asyncio.Event, patience_s: float) -> None:
+    """Ends the processes that an act started, never those of another operator."""
+    for signal in ("TERM", "KILL"):
+        for one in (await session.graph()).processes:
+            if one.act == act and one.state != "zombie":
+                with contextlib.suppress(NotFound):
+                    await session.signal(one.pid, signal)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await over.wait()
+                return
 
 
 class Terminals:

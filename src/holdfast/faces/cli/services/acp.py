@@ -19,6 +19,8 @@ acp_parser = usage("""
 
     --session SESSION  where the commands run, one after the other (default: new sessions of the
         agent's own, contained)
+    --inside  run the agent's program itself in the contained session --session, with its own shell
+        and its own file tools
     --json  print errors of this command as JSON
     command=[CMD...]  after --: the agent's program and its arguments
 """)
@@ -35,6 +37,10 @@ def acp(args: Namespace) -> int:
         raise Usage("acp needs the agent's command", "holdfast acp --as AGENT -- CMD...")
     if args.operator is None and "HOLDFAST_AS" not in os.environ:
         raise Usage("acp needs the agent's operator", "holdfast acp --as AGENT -- CMD...")
+    if args.inside and args.session is None:
+        raise Usage(
+            "--inside needs a session", "holdfast acp --as AGENT --session S --inside -- CMD..."
+        )
     # Programs that this process starts must not write between the messages.
     stdin, stdout = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -43,6 +49,8 @@ def acp(args: Namespace) -> int:
     async def main() -> int:
         async with connect(operator=operator_name(args), modality="acp") as client:
             hide = secrets(os.environ)
-            return await serve(client, args.session, hide, args.command, stdin, stdout)
+            return await serve(
+                client, args.session, args.inside, hide, args.command, stdin, stdout
+            )
 
     return asyncio.run(main())
