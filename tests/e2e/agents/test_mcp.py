@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.support.installation import DEADLINE_S, Installation
+from holdfast.faces.mcp import acts
+from tests.support.installation import DEADLINE_S, Installation, eventually
 
 pytest.importorskip("mcp", reason="the library of the extra [mcp] is not installed")
 
@@ -20,6 +21,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextResourceContents
 
+from holdfast.faces.mcp.calls import Calls
 from tests.support.agents.tools import Agent, connected, play, program
 
 
@@ -107,6 +109,73 @@ def test_p4_a_held_act_finishes_after_its_approval(house: Installation, work: st
     assert "[intent: clean up; expects: no tree" in shown
     assert {line.split()[3] for line in shown.splitlines()} == {"bot", "ann"}
     assert "command: true" not in shown, "of ann only her decisions"
+
+
+def test_a1_an_agent_waits_for_the_program_of_the_turn_s_holder(
+    house: Installation, work: str
+) -> None:
+    gate = house.gate(f"{work}/gate")
+
+    async def script(agent: Agent) -> None:
+        await asyncio.to_thread(house.quick, "--as", "ann", "seize", work)
+        busy = house.start("--as", "ann", "run", work, "--", "cat gate")
+        await asyncio.to_thread(house.under_way, "run", 1)
+        waits = await agent("run", command="echo mine", wait_s=5)
+        assert waits["state"] == "waiting_for_turn", waits
+        await asyncio.to_thread(gate.open)
+        assert await asyncio.to_thread(busy.wait, DEADLINE_S) == 0
+        await asyncio.to_thread(house.quick, "--as", "ann", "turn", work, "release")
+        done = await agent.until(waits["ref"], "done", "refused")
+        assert (done["state"], done["output"]) == ("done", "mine\n"), done
+
+    play(house, work, script)
+
+
+def test_a1_an_agent_waits_longer_than_one_request_for_the_turn(
+    house: Installation, work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acts, "TURN_WAIT_S", 0.05)
+    house.quick("--as", "ann", "seize", work)
+
+    def asked() -> int:
+        entries = house.ok("log", work, "--json", "--limit", "100").records
+        return sum(e["kind"] == "turn" and e["actor"] == "bot" for e in entries)
+
+    async def main() -> None:
+        async with holdfast.connect(home=str(house.home), operator="bot") as client:
+            calls = Calls(client, "bot", work)
+            waits = await calls.call("run", {"command": "echo mine", "wait_s": 0})
+            await asyncio.to_thread(eventually, lambda: asked() > 2, "three requests")
+            still = await calls.call("read", {"ref": waits["ref"]})
+            assert still["state"] == "waiting_for_turn", still
+            await asyncio.to_thread(house.ok, "--as", "ann", "turn", work, "hand", "bot")
+            while (done := await calls.call("read", {"ref": waits["ref"], "wait_s": 5}))[
+                "state"
+            ] in ("waiting_for_turn", "running"):
+                pass
+            assert (done["state"], done["output"]) == ("done", "mine\n"), done
+            await calls.close()
+
+    asyncio.run(main())
+
+
+def test_m_a_server_that_starts_later_tells_what_changed_since_the_agent_s_last_act(
+    house: Installation, work: str
+) -> None:
+    async def before(agent: Agent) -> None:
+        assert (await agent("run", command="true"))["exit_code"] == 0
+
+    play(house, work, before)
+    house.quick("--as", "ann", "seize", work)
+    house.quick("--as", "ann", "run", work, "--", "cd /usr")
+    house.quick("--as", "ann", "turn", work, "release")
+
+    async def after(agent: Agent) -> None:
+        first = await agent("run", command="pwd")
+        changed = first["changed_by_others"]
+        assert "ann: command cd /usr" in changed and first["output"] == "/usr\n", first
+
+    play(house, work, after)
 
 
 def test_a1_an_agent_waits_for_the_turn_and_learns_of_changes(

@@ -7,21 +7,19 @@ any network. Where one cannot be installed, its tests are skipped.
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.agents.model import Call, Model, Script
 from tests.support.agents.programs import PROGRAMS, needed, play
+from tests.support.agents.steps import TREE, approve, body, repository
 from tests.support.installation import Installation, installation
 
 pytest.importorskip("mcp", reason="the library of the extra [mcp] is not installed")
 
 TOOLS = {"run", "read", "send", "wait", "screen", "sessions", "graph", "turn", "stop"}
-TREE = "git worktree remove --force tree"
 
 
 @pytest.fixture(scope="module")
@@ -34,24 +32,10 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 def project(house: Installation) -> Iterator[Path]:
     """A repository with a linked work tree."""
     place = house.user / f"app{len(list(house.user.iterdir()))}"
-    place.mkdir()
-    me = ("-c", "user.name=ann", "-c", "user.email=ann@host.test")
-    for words in (
-        ("init", "-q"),
-        (*me, "commit", "-q", "--allow-empty", "-m", "begin"),
-        ("worktree", "add", "-q", "tree"),
-    ):
-        subprocess.run(["git", *words], cwd=place, check=True, capture_output=True)
+    repository(place)
     yield place
     for one in house.ls():
         house.quick("end", one["id"])
-
-
-def body(result: str) -> dict[str, Any]:
-    """Our result, around which some agents put words of their own."""
-    assert "{" in result, result
-    found: dict[str, Any] = json.JSONDecoder().raw_decode(result[result.index("{") :])[0]
-    return found
 
 
 def shell_call(name: str) -> Call:
@@ -69,11 +53,6 @@ def test_p4_a_real_agent_is_held_approved_and_goes_on(
     session, operator = made["session"], made["name"]
     house.wait(session, "idle")
 
-    def approve() -> None:
-        (question,) = house.ok("approvals", session, "--json").json
-        assert TREE in question["text"], question
-        house.ok("approve", question["id"], "--yes", "--binding", question["binding"])
-
     def script() -> Script:
         yield shell_call(name)
         assert not (project / "escaped").exists()
@@ -83,7 +62,7 @@ def test_p4_a_real_agent_is_held_approved_and_goes_on(
         assert held["state"] == "held" and held["approval"], held
         after = body((yield Call("read", {"ref": held["ref"], "wait_s": 0})))
         assert after["state"] == "held" and (project / "tree").exists()
-        approve()
+        approve(house, session, operator, TREE)
         while after["state"] in ("held", "running"):
             after = body((yield Call("read", {"ref": held["ref"], "wait_s": 20})))
         assert (after["state"], after["exit_code"]) == ("done", 0), after

@@ -7,25 +7,31 @@ the agent and the host. The model is scripted; all other parts are the programs 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 import holdfast
 from tests.support.agents.model import Call, Model, Script
 from tests.support.agents.programs import needed, play
+from tests.support.agents.steps import (
+    BEGINNING,
+    TREE,
+    approve,
+    body,
+    decided,
+    polled,
+    repository,
+    run,
+)
 from tests.support.installation import DEADLINE_S, Installation, Terminal, eventually, installation
 
 pytest.importorskip("mcp", reason="the library of the extra [mcp] is not installed")
 
-BEGINNING = 16  # characters of an act that tell it from the others
-TREE = "git worktree remove --force tree"
 SERVER = """import http.server, os
 class Page(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -65,17 +71,6 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         yield made
 
 
-def body(result: str) -> dict[str, Any]:
-    """Our result, around which some agents put words of their own."""
-    assert "{" in result, result
-    found: dict[str, Any] = json.JSONDecoder().raw_decode(result[result.index("{") :])[0]
-    return found
-
-
-def run(command: str, **more: Any) -> Call:
-    return Call("run", {"command": command, **more})
-
-
 class Day:
     """The project, its session, and the two operators beside the agent."""
 
@@ -83,17 +78,11 @@ class Day:
         self.house, self.program = house, needed(name)
         self.place = house.user / f"day-{name}"
         self.account = house.base / f"account-{name}"
-        for directory in (self.place, self.place / "wrong", self.place / "right"):
+        repository(self.place)
+        for directory in (self.place / "wrong", self.place / "right"):
             directory.mkdir()
         (self.place / "server.py").write_text(SERVER)
         (self.place / "fetch.py").write_text(FETCH)
-        me = ("-c", "user.name=ann", "-c", "user.email=ann@host.test")
-        for words in (
-            ("init", "-q"),
-            (*me, "commit", "-q", "--allow-empty", "-m", "begin"),
-            ("worktree", "add", "-q", "tree"),
-        ):
-            subprocess.run(["git", *words], cwd=self.place, check=True, capture_output=True)
         added = ("agent", "add", self.program.agent, "--cwd", str(self.place), "--json")
         made = house.ok(*added).json
         self.session, self.agent = made["session"], made["name"]
@@ -122,11 +111,7 @@ class Day:
         return self.ci.stdout.readline().strip()
 
     def approve(self, act: str) -> None:
-        """Approves the only question, as a person does."""
-        (question,) = self.house.ok("approvals", self.session, "--json").json
-        assert TREE in question["text"] and question["act"] == act, question
-        assert question["operator"] == self.agent
-        self.house.ok("approve", question["id"], "--yes", "--binding", question["binding"])
+        assert approve(self.house, self.session, self.agent, TREE) == act
 
     def open_gate(self) -> None:
         with open(self.place / "gate", "w") as gate:
@@ -153,32 +138,11 @@ def day(house: Installation, request: pytest.FixtureRequest) -> Iterator[Day]:
         made.close()
 
 
-def polled(ref: str, known: str | None = None) -> Generator[Call, str, dict[str, Any]]:
-    """Asks by the reference until the command is over or held by a question that is not known."""
-    while True:
-        found = body((yield Call("read", {"ref": ref, "wait_s": 5})))
-        unknown = found["state"] == "held" and found["approval"] != known
-        if unknown or found["state"] not in ("held", "running", "waiting_for_turn"):
-            return found
-
-
 async def output(house: Installation, session: str) -> bytes:
     """All output of the session, as a new client reads it."""
     async with holdfast.connect(home=str(house.home), operator="tester") as client:
         found = await client.sessions.get(session)
         return b"".join([chunk.data async for chunk in found.read(0)])
-
-
-DECIDED = ("command", "seize", "turn", "approve")
-
-
-def decided(house: Installation, session: str) -> list[tuple[object, ...]]:
-    """Operator, modality, kind, verdict and the beginning of each act in the record."""
-    return [
-        ((e["actor"], e["modality"]), e["kind"], e["verdict"], (e["content"] or "")[:BEGINNING])
-        for e in house.ok("log", session, "--json", "--limit", "200").records
-        if e["kind"] in DECIDED and e["phase"] != "outcome"
-    ]
 
 
 def test_m_a_day_of_an_agent_with_a_person_and_a_program(day: Day) -> None:

@@ -8,11 +8,12 @@ as long as this server lives. An act on files and ports has only the name `act:N
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.faces.mcp.text import Output
-from holdfast.model.errors import HoldfastError, OnceUsed, TurnHeld
+from holdfast.model.errors import HoldfastError, OnceUsed, TimedOut, TurnHeld
 
 if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
@@ -116,8 +117,9 @@ class Command(Act):
                 if tries == TURN_TRIES:
                     raise
                 self.become("waiting_for_turn")
-                turn = await self.session.turn.request(TURN_WAIT_S)
-                self.inherits = (turn and turn.inherits) or self.inherits
+                with contextlib.suppress(TimedOut):  # asks again
+                    turn = await self.session.turn.request(TURN_WAIT_S)
+                    self.inherits = (turn and turn.inherits) or self.inherits
         self.ref, self.approval = running.ref, None
         self.become("running")
         async for chunk in running:

@@ -35,6 +35,9 @@ QUIET_S: Final = 0.25  # output that pauses this long is a reply
 ENTRIES: Final = 100  # processes, ports and files in one answer
 OTHERS_SHOWN: Final = 12  # acts of other operators in one result
 FACTS_SHOWN: Final = dict.fromkeys(SHOWN_EACH, 12)  # of the inherited state, of each kind
+UNDONE: Final = ("refuse", "hold")  # verdicts of acts that changed nothing
+ASKED: Final = '{"act":"request"'  # a request for the turn changes nothing
+LOOKED_BACK: Final = 200  # entries of the record, for the last act of this agent
 TYPED_WAIT_S: Final = 2.0  # after `send`, unless the agent names a time
 WHOLE_LINE: Final = (
     "a human decides; or use run for a command, send a whole line with the key Enter in one call, "
@@ -114,10 +117,14 @@ class Calls:
         return self._sessions[wanted]
 
     async def _met(self, found: Session) -> Session:
+        """What came after this agent's last act is news, also to a server that starts later."""
         if found.id not in self._sessions:
             self._sessions[found.id] = found
-            async for entry in found.log(-1):  # what came before is not news
-                self._seen.setdefault(found.id, entry.seq)
+            async for entry in found.log(-LOOKED_BACK):
+                if entry.actor == self._operator:
+                    self._seen[found.id] = entry.seq
+                else:
+                    self._seen.setdefault(found.id, entry.seq - 1)
         return self._sessions[found.id]
 
     async def _own(self) -> Session:
@@ -516,11 +523,14 @@ def _asked(question: Question | Approval | None) -> str | None:
 def foreign_act(entry: Entry, me: str) -> str:
     """Describes an act of another operator in a line; other entries give an empty line."""
     told = entry.phase in ("intent", "fact") and entry.actor not in (me, "host")
-    if not told or entry.kind in ("spawn", "entered", "cover"):
+    if not told or entry.kind in ("spawn", "entered", "cover") or entry.verdict in UNDONE:
         return ""
     if entry.kind == "keys":
         return f"{entry.actor}: typed at the terminal"
-    return f"{entry.actor}: {entry.kind} {(entry.content or '').strip()[:200]}".rstrip()
+    content = (entry.content or "").strip()
+    if entry.kind == "turn" and content.startswith(ASKED):
+        return ""
+    return f"{entry.actor}: {entry.kind} {content[:200]}".rstrip()
 
 
 def _session_row(one: SessionInfo) -> Json:

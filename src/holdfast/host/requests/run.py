@@ -71,9 +71,8 @@ async def run(host: Host, ctx: Context, q: Run) -> Ran:
     door, session, conn, act = host.engine.door, host.engine.find(q.session), ctx.conn, ctx.act
     command = None
     if not act.repeat:
-        await ready(
-            session, conn.operator
-        )  # first: a busy shell would use up an approval for nothing
+        # first: a busy shell would use up an approval for nothing
+        await _ready_or_held(session, conn.operator)
         proposed = ProposedAct("run", text, WITH_STDIN if q.stdin else {}, wait_s=q.hold)
         command = await host.permitted(ctx, "run", session, proposed)
         await door.judge(act, proposed)
@@ -91,7 +90,7 @@ async def run(host: Host, ctx: Context, q: Run) -> Ran:
                     "look at the screen: `holdfast view`",
                 )
         elif known is None:
-            before = (await ready(session, conn.operator)).oflag
+            before = (await _ready_or_held(session, conn.operator)).oflag
             session.turn.check(conn.operator, take=False)
             await door.commit(act, command=command)
             unaware = session.turn.unaware(conn.operator)
@@ -326,6 +325,15 @@ async def ready(session: Session, operator: str) -> State:
         await asyncio.wait({session.ended}, timeout=LOOK_AGAIN_S)
         if session.ended.done():
             raise NotFound(f"session {session.name} has ended", "`holdfast ls --all` shows how")
+
+
+async def _ready_or_held(session: Session, operator: str) -> State:
+    """As `ready`; a shell that is busy for the turn's holder means that the turn is held."""
+    try:
+        return await ready(session, operator)
+    except Busy:
+        session.turn.check(operator, take=False)
+        raise
 
 
 async def _was_read(session: Session) -> bool:

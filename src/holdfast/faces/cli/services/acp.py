@@ -49,8 +49,6 @@ def acp(args: Namespace) -> int:
     async def main() -> int:
         async with connect(operator=operator_name(args), modality="acp") as client:
             hide = secrets(os.environ)
-            return await serve(
-                client, args.session, args.inside, hide, args.command, stdin, stdout
-            )
+            return await serve(client, args.session, args.inside, hide, args.command, stdin, stdout)
 
     return asyncio.run(main())
