@@ -327,6 +327,18 @@ def test_t4_a_path_longer_than_the_kernel_takes_is_measured(tmp_path: Path) -> N
     removal.remove(str(top))
 
 
+@pytest.mark.parametrize(("sessions", "share"), [(1, 0.0002), (100, 0.02), (500, 0.02)])
+def test_the_walks_of_many_sessions_take_a_bounded_share_of_the_time(
+    sessions: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limit_watch, "WALK_S", 5.0)
+    monkeypatch.setattr(limit_watch, "WALK_SHARE", 50)
+    took_s = 0.001
+    assert sessions * took_s / limit_watch.walk_pause(took_s, sessions) <= share * 1.01
+    assert limit_watch.walk_pause(1.0, sessions) == limit_watch.IDLE_LOOK_S or sessions == 1
+    assert limit_watch.walk_pause(10.0, sessions) == 500.0, "a long walk is rare"
+
+
 def test_a_walk_counts_blocks_once_and_follows_no_link(tmp_path: Path) -> None:
     top, outside = tmp_path / "top", tmp_path / "outside"
     fill(outside, "large", 8 * MIB)

@@ -18,9 +18,10 @@
 
 The host looks every LOOK_S while a program runs in a limited session, and if the kernel reports no
 forks; else every IDLE_LOOK_S. A walk through the session's directories takes at most 1/WALK_SHARE
-of the time, in small steps. A directory that programs closed is measured all the same
-(disk_usage.py). If even that is not possible, an event says so, and the rest counts: a program may
-close a directory for good reasons, and the file system of the home is watched in any case.
+of the time, in small steps. So do the walks of all sessions together, unless a session would then
+be measured less often than every IDLE_LOOK_S. A directory that programs closed is measured all the
+same (disk_usage.py). If even that is not possible, an event says so, and the rest counts: a program
+may close a directory for good reasons, and the file system of the home is watched in any case.
 
 Not bound: the number of files, and the rate of writing.
 """
@@ -281,7 +282,7 @@ class LimitWatch:
         paths = (*own, str(session.writable_directory))
         found = await session.in_thread(measure, paths, lambda: self._closing)
         now = time.monotonic()
-        watched.walk_at = now + max(WALK_S, WALK_SHARE * (now - began))
+        watched.walk_at = now + walk_pause(now - began, len(self._watched))
         if found.closed and found.closed != watched.closed:
             path = found.closed[:PATH_CHARS].encode("utf-8", "backslashreplace").decode()
             session.event("limit.unmeasured", resource="disk", path=path)
@@ -371,6 +372,12 @@ def _runs(watched: _Watched) -> bool:
 
 def _is_limited(watched: _Watched) -> bool:
     return watched.disk is not None or watched.processes is not None or watched.memory
+
+
+def walk_pause(took_s: float, sessions: int) -> float:
+    """The time between two walks of a session; `sessions`: so many share the time for walks."""
+    together = min(IDLE_LOOK_S, WALK_SHARE * took_s * sessions)
+    return max(WALK_S, WALK_SHARE * took_s, together)
 
 
 def _is_busy(watched: _Watched) -> bool:
