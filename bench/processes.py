@@ -54,6 +54,12 @@ def pss_kb(pids: Iterable[int]) -> int:
     return total
 
 
+def available_kb() -> int:
+    """Memory of the machine that programs can still get. Other work of the machine counts too."""
+    with open("/proc/meminfo") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("MemAvailable:"))
+
+
 def own_kb(pid: int) -> int:
     """Memory that no file backs.
 

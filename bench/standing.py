@@ -11,7 +11,10 @@
                 session, the time of one `new`, `ls` and `view` on an open connection, the time
                 from `kill -9` of the host until the next host answers, answers for a given
                 session, and has adopted all; and the host's share of a processor when idle and
-                beside a build (many forks a second)
+                beside a build (many forks a second). With --contained, the sessions are contained
+                and gated, each with a workspace of its own. Further columns have the memory that
+                the machine lost per session, with the kernel's part, the start of the last session
+                beside a plain one, and 500 execs inside beside outside
 
 The counter numbers its own log, so a log without gaps proves nothing; being alive and the pauses
 do.
@@ -34,7 +37,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import processes, programs
+from bench import execgate, processes, programs
 from bench.measures import ATTACH_S, Bench, Values, session
 from bench.peers import Holdfast, Peer
 from bench.terminal import ClientEnded, Terminal, TooLong, read_until
@@ -149,13 +152,21 @@ COLUMNS = {
     "build_percent": "beside a build, %",
     "forks_per_s": "forks/s",
 }
+CONTAINED = {
+    "machine_kb": "machine, KiB per session",
+    "new_x": "new x plain",
+    "exec_x": "exec inside x outside",
+}
 
 
 class Crowd:
-    """A host with many idle sessions, asked over one connection."""
+    """A host with many idle sessions, asked over one connection.
 
-    def __init__(self) -> None:
-        self.peer = Holdfast()
+    `net`: the network of contained sessions; None: the sessions are plain.
+    """
+
+    def __init__(self, net: str | None = None) -> None:
+        self.peer, self._net = Holdfast(), net
         self.peer.names()  # starts the host
         self.home = homes.resolve(self.peer.environ)
         self.link = self._connected()
@@ -175,19 +186,37 @@ class Crowd:
 
     def grow(self, count: int) -> float:
         """Up to so many sessions; milliseconds of the last creations (median)."""
-        took = [
-            self.ask(
-                "new",
-                name=f"s{n}",
-                argv=list(programs.IDLE),
-                cwd="/",
-                env={k: v for k, v in self.peer.environ.items() if not k.startswith("HOLDFAST_")},
-                size=[80, 24],
-            )
-            for n in range(self.count, count)
-        ]
+        took = [self.new(f"s{n}", programs.IDLE) for n in range(self.count, count)]
         self.count = count
         return statistics.median(took[-10:])
+
+    def new(self, name: str, argv: Sequence[str], plain: bool = False) -> float:
+        """Milliseconds of the creation."""
+        cwd, more = "/", dict[str, Any]()
+        if self._net is not None and not plain:
+            cwd, more = self.peer.path(f"work/{name}"), {"contained": True, "net": self._net}
+            os.makedirs(cwd, exist_ok=True)
+        environ = {k: v for k, v in self.peer.environ.items() if not k.startswith("HOLDFAST_")}
+        return self.ask(
+            "new", name=name, argv=list(argv), cwd=cwd, env=environ, size=[80, 24], **more
+        )
+
+    def beside_plain(self) -> Values:
+        """One more contained session beside a plain one, and execs in it beside outside."""
+        starts, execs = list[float](), list[float]()
+        storm = execgate.TIMED.format(work=execgate.WORK["storm"])
+        self.new("shell", ("bash",))
+        for n in range(ASKED):
+            contained, plain = self.new(f"c{n}", programs.IDLE), self.new("p", programs.IDLE, True)
+            starts.append(contained / plain)
+            self.peer.end(f"c{n}")
+            self.peer.end("p")
+            inside = self.peer.ask("run", "shell", "--", storm)
+            outside = subprocess.check_output(["bash", "-c", storm], text=True)
+            took = [int(out.rpartition("TOOK")[2]) for out in (inside, outside)]
+            execs.append(took[0] / took[1])
+        self.peer.end("shell")
+        return {"new_x": statistics.median(starts), "exec_x": statistics.median(execs)}
 
     def restart(self) -> Values:
         """From the start of the next host, after the last host was killed."""
@@ -242,17 +271,22 @@ class Crowd:
 
 
 def scale(
-    counts: Sequence[int], seconds: float, settle_s: float = 5.0, restarts: int = RESTARTS
+    counts: Sequence[int],
+    seconds: float,
+    settle_s: float = 5.0,
+    restarts: int = RESTARTS,
+    net: str | None = None,
 ) -> list[Values]:
     """One row for each number of sessions."""
-    crowd, rows = Crowd(), list[Values]()
+    crowd, rows = Crowd(net), list[Values]()
     try:
-        empty = processes.pss_kb(own_processes(crowd.peer))
+        empty, free = processes.pss_kb(own_processes(crowd.peer)), processes.available_kb()
         for count in counts:
             new = crowd.grow(count)
             time.sleep(settle_s)
             own = own_processes(crowd.peer)
             held = processes.pss_kb(own) + processes.memfd_kb(own) - empty
+            lost = free - processes.available_kb()
             row: Values = {
                 "sessions": count,
                 "kb_per_session": held / count,
@@ -264,6 +298,8 @@ def scale(
                 "idle_percent": crowd.share(seconds),
                 **crowd.beside_a_build(seconds),
             }
+            if net is not None:
+                row |= {"machine_kb": lost / count, **crowd.beside_plain()}
             took = [crowd.restart() for _ in range(restarts)]
             rows.append(
                 row | {k: statistics.median(one[k] or 0.0 for one in took) for k in took[0]}
@@ -275,10 +311,11 @@ def scale(
 
 
 def scale_table(rows: Sequence[Values]) -> str:
+    columns = COLUMNS | {name: words for name, words in CONTAINED.items() if name in rows[0]}
     lines = [
-        f"| {' | '.join(COLUMNS.values())} |",
-        f"|{'---:|' * len(COLUMNS)}",
-        *(f"| {' | '.join(f'{row[name] or 0.0:.3g}' for name in COLUMNS)} |" for row in rows),
+        f"| {' | '.join(columns.values())} |",
+        f"|{'---:|' * len(columns)}",
+        *(f"| {' | '.join(f'{row[name] or 0.0:.3g}' for name in columns)} |" for row in rows),
     ]
     return "\n".join(lines)
 
@@ -289,10 +326,11 @@ def scale_main(words: Sequence[str]) -> int:
     )
     parser.add_argument("--sessions", default=",".join(map(str, SCALE)))
     parser.add_argument("--seconds", type=float, default=10.0, help="of idling, and of the build")
+    parser.add_argument("--contained", choices=("none", "own"), metavar="none|own", help="network")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(words)
-    begin = os.getloadavg()[0]
-    table = scale_table(scale([int(n) for n in args.sessions.split(",")], args.seconds))
+    begin, counts = os.getloadavg()[0], [int(n) for n in args.sessions.split(",")]
+    table = scale_table(scale(counts, args.seconds, net=args.contained))
     text = (
         f"{table}\n\n{time.strftime('%Y-%m-%d')}, {platform.platform()}, "
         f"{os.cpu_count()} processors, "

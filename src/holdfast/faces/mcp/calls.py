@@ -37,7 +37,7 @@ OTHERS_SHOWN: Final = 12  # acts of other operators in one result
 FACTS_SHOWN: Final = dict.fromkeys(SHOWN_EACH, 12)  # of the inherited state, of each kind
 UNDONE: Final = ("refuse", "hold")  # verdicts of acts that changed nothing
 ASKED: Final = '{"act":"request"'  # a request for the turn changes nothing
-LOOKED_BACK: Final = 200  # entries of the record, for the last act of this agent
+LOOKED_BACK: Final = 100  # entries of the record, for the last act of this agent
 TYPED_WAIT_S: Final = 2.0  # after `send`, unless the agent names a time
 WHOLE_LINE: Final = (
     "a human decides; or use run for a command, send a whole line with the key Enter in one call, "
