@@ -125,8 +125,8 @@ def test_a1_an_agent_waits_for_the_program_of_the_turn_s_holder(
         await asyncio.to_thread(gate.open)
         assert await asyncio.to_thread(busy.wait, DEADLINE_S) == 0
         await asyncio.to_thread(house.quick, "--as", "ann", "turn", work, "release")
-        done = await agent.until(waits["ref"], "done", "refused")
-        assert (done["state"], done["output"]) == ("done", "mine\n"), done
+        done = await agent.until(waits["ref"], "done")
+        assert (done["exit_code"], done["output"]) == (0, "mine\n"), done
 
     play(house, work, script)
 
@@ -149,11 +149,11 @@ def test_a1_an_agent_waits_longer_than_one_request_for_the_turn(
             still = await calls.call("read", {"ref": waits["ref"]})
             assert still["state"] == "waiting_for_turn", still
             await asyncio.to_thread(house.ok, "--as", "ann", "turn", work, "hand", "bot")
-            while (done := await calls.call("read", {"ref": waits["ref"], "wait_s": 5}))[
-                "state"
-            ] in ("waiting_for_turn", "running"):
-                pass
-            assert (done["state"], done["output"]) == ("done", "mine\n"), done
+            output, state = "", "waiting_for_turn"
+            while state in ("waiting_for_turn", "running"):
+                found = await calls.call("read", {"ref": waits["ref"], "wait_s": 5})
+                output, state = output + found["output"], found["state"]
+            assert (state, output) == ("done", "mine\n"), found
             await calls.close()
 
     asyncio.run(main())
