@@ -17,10 +17,12 @@ Tokens are an approximation: bytes divided by four.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,7 +43,7 @@ BYTES_PER_TOKEN = 4
 LINES = 2000
 TOOL_S = 30.0
 LAST = {"offset": -20, "length": 20}  # the last lines of a long output
-SERVE = "python3 -m http.server --bind 127.0.0.1 0 >server.log 2>&1 &"
+SERVE = "python3 -m http.server --bind 127.0.0.1 0 >server.log 2>&1 & echo $! >server.pid"
 BUILD, ASK, FIX = "sh build.sh", "sh ask.sh", "sed -i s/broken/works/ main.c"
 FILES = {
     "main.c": "broken\n",
@@ -195,6 +197,10 @@ def run(name: str, house: Installation) -> dict[str, int]:
         with Namespace() as alone, alone.inside():
             return asyncio.run(measured(server, place, environ))
     finally:
+        pid = place / "server.pid"
+        if name != "holdfast" and pid.exists():  # ours ends with its session
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid.read_text()), signal.SIGTERM)
         if name == "libtmux-mcp":
             subprocess.run(["tmux", "kill-server"], env=environ, capture_output=True)
 
