@@ -15,13 +15,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.drill.agent import Agent
-from holdfast.drill.stage import FIRST, SOON_S, Broken, NotHere, Stage, expect
+from holdfast.drill.losses import client_killed, host_killed, input_once, keeper_killed, power_cut
+from holdfast.drill.stage import FIRST, SOON_S, Broken, NotHere, Stage, expect, refuses
 from holdfast.home import programs
 from holdfast.model.errors import (
     GateRefused,
     HoldfastError,
     NotAllowed,
-    NotFound,
     TimedOut,
     TurnHeld,
 )
@@ -30,7 +30,6 @@ from holdfast.sdk.session import Session
 if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
 
-LINES: Final = 20_000  # of output over which the host is killed
 ROLLED: Final = 4 << 20  # bytes of output at a time, until the ring is full
 ROLLS_MAX: Final = 300  # the largest ring holds 1 GiB
 
@@ -48,87 +47,16 @@ class Check(NamedTuple):
     not_live: str = ""
 
 
-async def client_killed(stage: Stage) -> str:
-    session = await stage.session()
-    before = await session.info()
-    terminal = stage.attach(session)
-    await stage.until(lambda: stage.events(session, "client.attached"), "client.attached")
-    async with stage.counted("holdfast_clients_left_total", how="lost"):
-        terminal.process.send_signal(signal.SIGKILL)
-        [left] = await stage.until(lambda: stage.events(session, "client.left"), "client.left")
-    expect(left.facts["how"] == "lost", f"client.left says {left.facts['how']}, not lost")
-    done = await session.run("echo still here")
-    after = await session.info()
-    expect(done.output == "still here\n", f"the next client got {done.output!r}")
-    expect(
-        before.pid == after.pid == left.facts["root_pid"], f"pid {before.pid} became {after.pid}"
-    )
-    starts = len(await stage.events(session, "session.started"))
-    expect(starts == 1, f"{starts} starts")
-    return f"pid {after.pid} before and after; client.left how=lost; one start"
-
-
-async def host_killed(stage: Stage) -> str:
-    session = await stage.session()
-    before, go_on = await session.info(), stage.workspace() / "go-on"
-    running = await session.start(
-        f"seq 1 {LINES}; until [ -e {go_on} ]; do sleep 0.02; done; seq {LINES + 1} {2 * LINES}"
-    )
-    found = bytearray()
-    async for chunk in running:
-        found += chunk.data
-        if not go_on.exists() and found.endswith(f"\n{LINES}\n".encode()):
-            host = await stage.kill_host()
-            go_on.touch()
-    done = await running.wait()
-    wanted = "".join(f"{number}\n" for number in range(1, 2 * LINES + 1)).encode()
-    expect(done.exit_code == 0, f"the exit code is {done.exit_code}")
-    expect(found == wanted, f"{len(found)} of {len(wanted)} bytes came, {done.lost} are lost")
-    after = await session.info()
-    expect(after.pid == before.pid, f"pid {before.pid} became {after.pid}")
-    adopted = await stage.until(lambda: stage.events(session, "session.adopted"), "session.adopted")
-    starts = len(await stage.events(session, "session.started"))
-    expect(starts == 1, f"{starts} starts: something was run again")
-    return (
-        f"{len(wanted)} bytes exact over kill -9 of host {host}; term {adopted[-1].facts['term']}, "
-        f"pid {after.pid}, one start"
-    )
-
-
-async def input_once(stage: Stage) -> str:
-    session = await stage.session()
-    place, line = stage.workspace() / "effects", await stage.lossy()
-    theirs = await stage.client(home=line.home).sessions.get(session.id)
-    await theirs.send("true", enter=True)
-    count = 6
-    for number in range(count):
-        text = f"echo {number} >>{place}"
-        if number < count // 2 or stage.live:
-            line.lose_next()  # the connection is open: the answer to this act
-            await theirs.send(text, enter=True)
-        else:
-            typed = asyncio.create_task(session.send(text, enter=True))
-            await stage.kill_host()
-            await typed
-        await session.wait("idle", timeout=SOON_S)
-    found = place.read_text().split()
-    wanted = [str(number) for number in range(count)]
-    expect(line.lost, "no answer was lost")
-    expect(found == wanted, f"effects {found}, wanted {wanted}")
-    deaths = "" if stage.live else f" and {count // 2} host deaths"
-    return f"{line.lost} lost answers{deaths}: {count} lines typed, {count} effects in order"
-
-
 async def two_writers(stage: Stage) -> str:
     session = await stage.session()
     bob = await stage.operator("bob", "execute,turn.seize")
     theirs = await bob.sessions.get(session.id)
     await session.send("true", enter=True)
-    await _refused(theirs.send("echo intruder", enter=True), TurnHeld, "a second writer was let in")
+    await refuses(theirs.send("echo intruder", enter=True), TurnHeld, "a second writer was let in")
     async with stage.counted("holdfast_turn_moves_total", how="seize"):
         seized = await theirs.seize()
     expect(seized.previous == FIRST, f"the former holder is {seized.previous}")
-    await _refused(session.send("echo late", enter=True), TurnHeld, "the old holder still writes")
+    await refuses(session.send("echo late", enter=True), TurnHeld, "the old holder still writes")
     await theirs.turn.release()
     actors = [entry.actor async for entry in session.log()]
     expect({FIRST, "bob"} <= set(actors), f"the record names {sorted(set(actors))}")
@@ -166,7 +94,7 @@ async def revoked(stage: Stage) -> str:
     theirs = await carol.sessions.get(session.id)
     await theirs.send("true", enter=True)
     await stage.command("operator", "revoke", "carol")
-    await _refused(theirs.send("echo late", enter=True), HoldfastError, "a revoked operator writes")
+    await refuses(theirs.send("echo late", enter=True), HoldfastError, "a revoked operator writes")
     text = (await session.view()).text
     expect("late" not in text, "the input of a revoked operator reached the terminal")
     return "refused with the next input"
@@ -191,7 +119,7 @@ async def fails_closed(stage: Stage) -> str:
     policy.write_text("this is no policy [")
     try:
         async with stage.counted("holdfast_gate_decisions_total", verdict="refuse"):
-            await _refused(session.run(f"touch {effect}"), GateRefused, "it ran without a policy")
+            await refuses(session.run(f"touch {effect}"), GateRefused, "it ran without a policy")
     finally:
         policy.unlink()
     expect(not effect.exists(), "the refused act had an effect")
@@ -347,7 +275,7 @@ async def stale_claim(stage: Stage) -> str:
     await stage.until(gone, f"{pid} to leave /proc")
     after = {one.pid for one in (await session.graph()).processes}
     expect(pid not in after, f"the graph claims {pid}, which the kernel does not have")
-    await _refused(
+    await refuses(
         session.wait(f"port:{port}", timeout=0.2), TimedOut, f"port {port} is claimed open"
     )
     return f"pid {pid} on port {port}: in the graph while it lived, in no answer after its death"
@@ -417,7 +345,7 @@ async def _in_turn(
     """A person types; meanwhile agent and program are kept out; then each of them writes."""
     typed("echo from-the-terminal\r")
     await session.wait("text:^from-the-terminal", timeout=SOON_S)
-    await _refused(theirs.send("echo intruder", enter=True), TurnHeld, "a second writer was let in")
+    await refuses(theirs.send("echo intruder", enter=True), TurnHeld, "a second writer was let in")
     waits = await bot("run", command="echo from-the-agent", wait_s=1)
     expect(waits["state"] == "waiting_for_turn", f"the agent's command is {waits['state']}")
     await session.turn.release()
@@ -428,7 +356,7 @@ async def _in_turn(
 
     found = await stage.until(done, "the agent's command to end")
     expect(found["exit_code"] == 0, f"the agent's command ended with {found['exit_code']}")
-    await _refused(theirs.send("echo intruder", enter=True), TurnHeld, "a third writer was let in")
+    await refuses(theirs.send("echo intruder", enter=True), TurnHeld, "a third writer was let in")
     await bot("turn", do="release")
     ran = await theirs.run("echo from-the-program")
     expect(ran.output == "from-the-program\n", f"the program got {ran.output!r}")
@@ -445,52 +373,12 @@ async def _left(session: Session) -> bool:
     return await _attached(session, 0)
 
 
-async def keeper_killed(stage: Stage) -> str:
-    session = await stage.session()
-    [row] = [
-        one for one in json.loads(await stage.command("ls", "--json")) if one["id"] == session.id
-    ]
-    async with stage.counted("holdfast_events_total", event="session.lost"):
-        os.kill(row["keeper"], signal.SIGKILL)
-        [lost] = await stage.until(lambda: stage.events(session, "session.lost"), "session.lost")
-    await _refused(session.run("true"), NotFound, "a lost session still runs commands")
-    return f"session.lost: {lost.facts['reason']}"
-
-
-async def power_cut(stage: Stage) -> str:
-    session, place = await stage.session(), stage.workspace()
-    await session.run(f"cd {place}; export DRILL=kept; echo ran >>effects")
-    running = await session.start("echo ran >>effects; sleep 1000")
-
-    async def stored() -> bool:
-        return len((place / "effects").read_text().split()) == 2
-
-    await stage.until(stored, "the command runs")
-    [row] = [
-        one for one in json.loads(await stage.command("ls", "--json")) if one["id"] == session.id
-    ]
-    async with stage.counted("holdfast_events_total", event="session.re_established"):
-        await stage.kill_host()
-        os.kill(row["keeper"], signal.SIGKILL)
-        [back] = await stage.until(
-            lambda: stage.events(session, "session.re_established"), "session.re_established"
-        )
-    after = await session.info()
-    expect(after.id == row["id"] and after.epoch == row["epoch"] + 1, f"epoch {after.epoch}")
-    found = (await session.run("echo $DRILL")).output.strip()
-    expect((place / "effects").read_text().split() == ["ran"] * 2, "a command was run again")
-    expect(back.facts["in_flight"], "the act in flight is not named")
-    lost = asyncio.wait_for(running.wait(), SOON_S)
-    await _refused(lost, HoldfastError, "the command in flight has an exit code")
-    return f"epoch {after.epoch} of {after.id}, variable {found or 'lost'}, no command repeated"
-
-
 async def reader_cannot_write(stage: Stage) -> str:
     session = await stage.session()
     theirs = await (await stage.operator("frank", "read")).sessions.get(session.id)
     await theirs.view()
-    await _refused(theirs.send("echo no", enter=True), NotAllowed, "a reader writes")
-    await _refused(theirs.halt(), NotAllowed, "a reader halts")
+    await refuses(theirs.send("echo no", enter=True), NotAllowed, "a reader writes")
+    await refuses(theirs.halt(), NotAllowed, "a reader halts")
     return "may look, may not write or halt"
 
 
@@ -503,15 +391,6 @@ async def _not(found: Callable[[], Awaitable[Json]], name: str) -> bool:
     return not (await found())[name]
 
 
-async def _refused(act: Awaitable[object], kind: type[HoldfastError], otherwise: str) -> None:
-    try:
-        await act
-    except kind:
-        return
-    raise Broken(otherwise)
-
-
-# Why a check is not for a real installation.
 KILLS: Final = "it kills the host"
 ADMITS: Final = "it admits and revokes operators"
 POLICY: Final = "it breaks the policy for a moment"

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from holdfast import home as homes
 from holdfast.home import programs
+from holdfast.model.errors import HoldfastError
 from holdfast.sdk.client import Client, connect
 from holdfast.sdk.observed import Event
 from holdfast.sdk.session import Session
@@ -62,6 +63,17 @@ class Terminal(NamedTuple):
 def expect(holds: object, otherwise: str) -> None:
     if not holds:
         raise Broken(otherwise)
+
+
+async def refuses(act: Awaitable[object], kind: type[HoldfastError], otherwise: str) -> None:
+    try:
+        await act
+    except kind:
+        return
+    raise Broken(otherwise)
+
+
+# Why a check is not for a real installation.
 
 
 class Stage:

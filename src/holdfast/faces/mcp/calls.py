@@ -16,13 +16,13 @@ from holdfast.core.session.inheritance import SHOWN_EACH, in_a_line
 from holdfast.faces.mcp import tools
 from holdfast.faces.mcp.acts import Act, Acts, Command
 from holdfast.faces.mcp.arguments import checked
+from holdfast.faces.mcp.changes import foreign_act
 from holdfast.faces.mcp.files import FileTools
 from holdfast.faces.mcp.forwards import ForwardTools
 from holdfast.faces.mcp.recovery import refused
 from holdfast.faces.mcp.text import chars, cut, hidden, unfinished
 from holdfast.model.errors import Held, HoldfastError, Lost, NotFound, TimedOut, Usage
 from holdfast.sdk.client import Client
-from holdfast.sdk.observed import Entry
 from holdfast.sdk.results import Approval, Question, SessionInfo, Waited
 from holdfast.sdk.session import Session
 
@@ -35,8 +35,6 @@ QUIET_S: Final = 0.25  # output that pauses this long is a reply
 ENTRIES: Final = 100  # processes, ports and files in one answer
 OTHERS_SHOWN: Final = 12  # acts of other operators in one result
 FACTS_SHOWN: Final = dict.fromkeys(SHOWN_EACH, 12)  # of the inherited state, of each kind
-UNDONE: Final = ("refuse", "hold")  # verdicts of acts that changed nothing
-ASKED: Final = '{"act":"request"'  # a request for the turn changes nothing
 LOOKED_BACK: Final = 100  # entries of the record, for the last act of this agent
 TYPED_WAIT_S: Final = 2.0  # after `send`, unless the agent names a time
 WHOLE_LINE: Final = (
@@ -518,19 +516,6 @@ SETS: Final[dict[str, Callable[[Acting, Mapping[str, str]], FileTools | ForwardT
 
 def _asked(question: Question | Approval | None) -> str | None:
     return None if question is None else f"{question.id}: {question.because}"
-
-
-def foreign_act(entry: Entry, me: str) -> str:
-    """Describes an act of another operator in a line; other entries give an empty line."""
-    told = entry.phase in ("intent", "fact") and entry.actor not in (me, "host")
-    if not told or entry.kind in ("spawn", "entered", "cover") or entry.verdict in UNDONE:
-        return ""
-    if entry.kind == "keys":
-        return f"{entry.actor}: typed at the terminal"
-    content = (entry.content or "").strip()
-    if entry.kind == "turn" and content.startswith(ASKED):
-        return ""
-    return f"{entry.actor}: {entry.kind} {content[:200]}".rstrip()
 
 
 def _session_row(one: SessionInfo) -> Json:
