@@ -32,10 +32,10 @@ from holdfast.host.lifecycle.adoption import Adoptions, keeper_pid
 from holdfast.host.lifecycle.after_end import bury, record_end
 from holdfast.host.lifecycle.contained.own_directories import OwnDirectories
 from holdfast.host.lifecycle.host_program import HostProgram
-from holdfast.host.lifecycle.incarnate import Incarnations
 from holdfast.host.lifecycle.last_seen import Description, Descriptions
 from holdfast.host.lifecycle.last_used import LastUsed
 from holdfast.host.lifecycle.limit_watch import LimitWatch
+from holdfast.host.lifecycle.near_end import NearEnd
 from holdfast.host.lifecycle.nursery import Nursery
 from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX, NewSession, closed_to_agents
 from holdfast.host.lifecycle.spooling import Spooling
@@ -134,7 +134,7 @@ class Engine:
         self.last_used = LastUsed(database)
         self.remembered = Remembered(database.rows(ROWS), keys.remembered_key(machine))
         self.descriptions = Descriptions(database, self.remembered)
-        self.incarnations = Incarnations(self)
+        self.near_end = NearEnd(self)
         self.spooling = Spooling(home, machine, settings.spool_bytes, self.events.note)
         # Told of the beginning and the end of every session, in this order.
         self._observers = (
@@ -222,9 +222,9 @@ class Engine:
             for n in sorted(os.listdir(self.home.run))
             if n.endswith(KEEPER_SUFFIX)
         ]
-        unfinished = await self.incarnations.begin()
+        unfinished = await self.near_end.begin()
         absent = [record for record in known.values() if record.id not in found]
-        lost = [record.id for record in absent if self.incarnations.possible(record)]
+        lost = [record.id for record in absent if self.near_end.possible(record)]
         for record in (one for one in absent if one.id not in lost):
             self._is_gone(record)
         # Only keepers know the outcome of acts, and the record needs it before any new entry.
@@ -280,9 +280,9 @@ class Engine:
     async def _come_back(self, record: SessionRow) -> None:
         """Starts the next incarnation of a session whose keeper is gone, or files it as lost."""
         why = ""
-        if self.incarnations.possible(record):
+        if self.near_end.possible(record):
             try:
-                return await self.incarnations.start(record)
+                return await self.near_end.start(record)
             except HoldfastError as e:
                 why = f"; it could not be re-established: {e.message}"
         self._is_gone(record, why)

@@ -125,14 +125,18 @@ def test_an_observer_sends_no_keys() -> None:
     assert effects == [e.Notice("you only observe; attach again without --observe to type")]
 
 
-@pytest.mark.parametrize(("epoch", "again"), [(1, [(1, b"rm x\r")]), (2, [])])
+@pytest.mark.parametrize(
+    ("epoch", "lost", "again"),
+    [(1, 0, [(1, b"rm x\r")]), (2, 1, []), (3, 1, []), (2, 0, [(1, b"rm x\r")])],
+    ids=["the same", "begun anew", "begun anew and restored", "restored from a checkpoint"],
+)
 def test_r6_input_for_a_lost_incarnation_is_not_typed_into_the_next(
-    epoch: int, again: list[tuple[int, bytes]]
+    epoch: int, lost: int, again: list[tuple[int, bytes]]
 ) -> None:
     state = made()
     assert inputs(state.handle(e.Keys(b"rm x\r"), 1.0)) == [(1, b"rm x\r")]
     state.handle(e.Lost(HostGone("gone", reason="")), 2.0)
-    effects = state.handle(e.Attached(answer(epoch=epoch), ring=False), 3.0)
+    effects = state.handle(e.Attached(answer(epoch=epoch, lost=lost), ring=False), 3.0)
     assert inputs(effects) == again
     assert inputs(state.handle(e.Keys(b"k"), 4.0)) == [(2, b"k")], "later input is typed"
 

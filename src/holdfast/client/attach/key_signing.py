@@ -45,7 +45,7 @@ class KeySigning:
         program reads now.
         """
         before = self.target
-        lost = before.session == answer["id"] and before.epoch != int(answer["epoch"])
+        lost = before.session == answer["id"] and before.epoch <= int(answer.get("lost") or 0)
         if lost:
             unacked.clear()
         return lost

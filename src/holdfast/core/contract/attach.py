@@ -52,7 +52,8 @@ class SentAway:
 class AttachReply(Summary):
     """The session. `acked`: the last input of this client that was taken.
 
-    `clipboard`: session and client both allow programs to write to the clipboard.
+    `clipboard`: session and client both allow programs to write to the clipboard. `lost`: the epoch
+    of the incarnation whose memory was lost before this one began anew.
     """
 
     acked: int
@@ -61,3 +62,4 @@ class AttachReply(Summary):
     seen: str | None
     direct: bool
     clipboard: bool | Absent = ABSENT
+    lost: int | Absent = ABSENT

@@ -53,6 +53,8 @@ async def attach(host: Host, ctx: Context, q: Attach) -> None:
     more = {"acked": viewer.acked, "resume": q.resume, "observe": observe, "seen": seen}
     if q.clipboard is True:
         more["clipboard"] = clipboard
+    if "lost" in session.label:
+        more["lost"] = session.label["lost"]["from"]
     reply = encode(extended(AttachReply, shown, **more, direct=bell >= 0))
     if bell >= 0:
         conn.send_with(frames.reply(ctx.number, reply), [session.link.ring_fd, bell])

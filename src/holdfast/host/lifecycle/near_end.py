@@ -86,7 +86,7 @@ class Host(prepare.Maker, Protocol):
     async def read_layout_and_gate(self, session: Session) -> str | None: ...
 
 
-class Incarnations:
+class NearEnd:
     """Brings back the sessions that ran without a keeper being left when this host started."""
 
     def __init__(self, host: Host) -> None:
