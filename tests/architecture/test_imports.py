@@ -17,6 +17,7 @@ LAYERS = (
     "wire",
     "transport",
     "core",
+    "checkpointer",
     "keeper",
     "host",
     "client",
@@ -35,7 +36,8 @@ MAY: dict[str, set[str]] = {
     "wire": {"wire", "model"},
     "transport": {"transport", "model"},
     "core": {"core", "model"},
-    "keeper": {"keeper", "wire", "model", "testing"},
+    "checkpointer": {"checkpointer", "wire", "model"},
+    "keeper": {"keeper", "checkpointer", "wire", "model", "testing"},
     "host": {"host", "core", "wire", "model", "home", "storage", "transport", "testing"},
     "client": {"client", "core", "wire", "model", "home", "transport"},
     "relay": {"relay", "core", "wire", "model", "home", "storage", "transport"},
@@ -160,7 +162,9 @@ OUTSIDE = {
         "cryptography",
     ): "nor their own AES-GCM and scrypt; imported only when a key has a passphrase",
 }
-STDLIB_ONLY = ("model", "wire", "transport", "home", "core", "keeper", "client", "faces")
+STDLIB_ONLY = (
+    *("model", "wire", "transport", "home", "core", "checkpointer", "keeper", "client", "faces"),
+)
 
 # Modules that open a sealed body or speak its content: no module of a relay may reach them.
 SEALED = (

@@ -96,7 +96,7 @@ _SIGNALS_PART = 8
 _COUNTS, _COUNTED_PART = "sys/user", 4
 _MOUNT_NAMESPACES, _GROUP_NAMESPACES = "max_mnt_namespaces", "max_cgroup_namespaces"
 _KEEPER_FD = 3
-_PRIORITY = -15
+PRIORITY = -15
 _NAMESPACES = ("user", "mnt", "ipc", "net", "pid_for_children")
 
 
@@ -256,10 +256,7 @@ def start(
         return None, -1, _begin_inside(theirs, init, root, limit, gate)
     theirs.close()
     init.close()
-    held = (
-        os.pidfd_open(pid),
-        *(os.open(f"self/ns/{n}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc) for n in _NAMESPACES),
-    )
+    held = hold(pid, proc)
     said, ancillary, _, _ = ours.recvmsg(
         _SAID_BYTES, _socket.CMSG_SPACE(12) + _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC
     )
@@ -275,6 +272,14 @@ def start(
     return Program(program, ours, listener, held), keeper.detach(), None
 
 
+def hold(init: int, proc: int) -> tuple[int, ...]:
+    """Open init's pidfd and the namespaces of this launcher, which become the keeper's."""
+    namespaces = (
+        os.open(f"self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc) for name in _NAMESPACES
+    )
+    return os.pidfd_open(init), *namespaces
+
+
 def _begin_inside(
     line: _socket.socket, keeper: _socket.socket, root: int, limit: Callable[[], None], gate: int
 ) -> int | None:
@@ -286,13 +291,12 @@ def _begin_inside(
         os.setsid()
         terminal.set_title(INIT_NAME)
         # Init must be able to halt the session's programs, so it runs before them if allowed.
-        _own_priority(_PRIORITY)
+        own_priority(PRIORITY)
         file_tree.enter(root)
         signal.pthread_sigmask(signal.SIG_SETMASK, AWAITED)
         second = os.fork()
         if second:
-            _give_up(_KEPT_BY_INIT)
-            _serve(second, keeper)
+            serve(second, keeper)
         keeper.close()
         return _begin_second(line, before, limit, gate)
     except BaseException as e:
@@ -304,7 +308,7 @@ def _begin_second(
     line: _socket.socket, priority: int, limit: Callable[[], None], gate: int
 ) -> int | None:
     """In process 2: fork the program's process, which returns, and become hf-root."""
-    _own_priority(priority)
+    own_priority(priority)
     os.setsid()
     call("no new privileges", "prctl", _PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0)
     listener, cookie = launch.gated(gate, contained=True)
@@ -340,7 +344,7 @@ def _begin_second(
     return cookie
 
 
-def _own_priority(value: int) -> None:
+def own_priority(value: int) -> None:
     try:
         os.setpriority(os.PRIO_PROCESS, 0, value)
     except OSError:
@@ -366,8 +370,10 @@ def _give_up(kept: tuple[int, ...]) -> None:
 # ---------------------------------------------------------------- init
 
 
-def _serve(second: int, keeper: _socket.socket) -> NoReturn:
+def serve(second: int, keeper: _socket.socket) -> NoReturn:
+    """Be init: obey the keeper, and report how process 2 ended."""
     try:
+        _give_up(_KEPT_BY_INIT)
         os.dup2(keeper.detach(), _KEEPER_FD)
         os.closerange(0, _KEEPER_FD)
         os.closerange(_KEEPER_FD + 1, 1 << 20)

@@ -81,6 +81,8 @@ def launch(
         connector = _connector(request)
         _join(request.cgroup)
         prefer(request.limits)
+        if request.thaw:
+            _thaw(keeper, request, connector)
         if request.containment is not None:
             slave, cookie = _contain(keeper, request, connector, allowed)
         else:
@@ -306,6 +308,31 @@ def _contain(
         os._exit(0)
     os.close(proc)
     return slave, cookie
+
+
+def _thaw(
+    keeper: _socket.socket, request: wire.Spawn, connector: network.Connector | None
+) -> NoReturn:
+    """Restore a checkpoint. A large one takes longer than the launcher of a program may."""
+    from holdfast.keeper import contain, file_tree, thaw
+
+    containment = request.containment
+    assert containment is not None
+    signal.alarm(0)
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    counted = contain.counts(proc)
+    saved = thaw.Saved(request)
+    request = request._replace(ring_tail=saved.output)
+    try:
+        root = contain.enter(containment, connector)
+        made, init = thaw.start(saved, request, root, proc)
+        connected = connector.wait(proc) if connector is not None else 0
+        contain.leave_a_part(counted, containment, proc)
+    except file_tree.NotAllowed as e:
+        raise CannotStart(errno.EOPNOTSUPP, str(e)) from e
+    held = ONE.pack(init) + HELD.pack(*made.held)
+    _hand_over(keeper, request, made.master, made.pid, made.listener, proc, held, connected)
+    os._exit(0)
 
 
 def _hand_over(

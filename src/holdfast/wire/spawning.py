@@ -19,10 +19,13 @@
      11 | AWAY      | milliseconds u64           25 | NET       | u64 (may be missing)
                                                 26 | LIMIT     | kind u8, value i64 (several)
                                                 27 | CONNECT   | words, zero between (several)
+     28 | THAW      | path (may be missing)      29 | CRIU      | path (several, with THAW)
 
-A keeper either starts a program (ARGV, ENV, CWD, UMASK) or adopts an existing process tree from
-saved state (ADOPT_PID with the terminal's master as a descriptor, BASE, RING_TAIL, ORIGIN,
-ACCEPTED, STATUS).
+A keeper starts a program (ARGV, ENV, CWD, UMASK), or adopts an existing process tree from saved
+state (ADOPT_PID with the terminal's master as a descriptor, BASE, RING_TAIL, ORIGIN, ACCEPTED,
+STATUS), or restores a checkpoint of a contained session (THAW with CONTAIN, BASE, ORIGIN,
+ACCEPTED). THAW is a directory with CRIU's images, which the launcher edits, and the file `output`,
+the bytes before BASE. CRIU has paths: the program, its loader, and directories of libraries.
 
 The tags from CGROUP on were added later. They are omitted when empty, so older requests keep their
 meaning; 20 to 22 are not used any more. CGROUP names a cgroup v2 directory in which the program
@@ -73,6 +76,7 @@ ORIGIN = struct.Struct("<QQQ")
 LIMIT = struct.Struct("<Bq")
 LIMIT_OOM, LIMIT_NICE = 128, 129
 RESOURCES: Final = 16  # of setrlimit(2)
+_CRIU_PATHS_MIN: Final = 2  # program and loader
 
 
 class Malformed(Exception):
@@ -102,7 +106,7 @@ def read_size(body: bytes) -> tuple[int, int]:
 T_SESSION, T_EPOCH, T_ARGV, T_ENV, T_CWD, T_UMASK, T_SIZE, T_RING, T_LABEL = range(1, 10)
 T_SOCKET, T_AWAY, T_ADOPT_PID, T_BASE, T_RING_TAIL, T_ORIGIN, T_ACCEPTED = range(10, 17)
 T_STATUS, T_CGROUP, T_CONTAIN = range(17, 20)
-T_GATE, T_MOUNT, T_NET, T_LIMIT, T_CONNECT = range(23, 28)
+T_GATE, T_MOUNT, T_NET, T_LIMIT, T_CONNECT, T_THAW, T_CRIU = range(23, 30)
 
 _TLV = struct.Struct("<BI")
 _U64 = struct.Struct("<Q")
@@ -174,6 +178,8 @@ class Spawn(NamedTuple):
     gate: int = GATE_NONE
     limits: tuple[tuple[int, int], ...] = ()  # kind and value
     connect: tuple[bytes, ...] = ()  # commands, words separated by zero bytes
+    thaw: bytes = b""  # directory of the checkpoint to restore
+    criu: tuple[bytes, ...] = ()  # its program, loader and directories of libraries
 
 
 _BINDS = (MOUNT_READ, MOUNT_WRITE, MOUNT_DEVICE, MOUNT_FIXED)
@@ -222,6 +228,8 @@ def spawn(s: Spawn) -> bytes:
         items.append((T_GATE, _U64.pack(s.gate)))
     items += ((T_LIMIT, LIMIT.pack(*one)) for one in s.limits)
     items += ((T_CONNECT, command) for command in s.connect)
+    if s.thaw:
+        items += ((T_THAW, s.thaw), *((T_CRIU, path) for path in s.criu))
     body = b"".join(_TLV.pack(tag, len(value)) + value for tag, value in items)
     if len(body) > limits.SPAWN_BYTES:
         raise Malformed(f"spawn request of {len(body)} bytes; at most {limits.SPAWN_BYTES}")
@@ -231,7 +239,7 @@ def spawn(s: Spawn) -> bytes:
 def read_spawn(body: bytes) -> Spawn:
     """Decode a request. Unknown, missing or out-of-range values are refused."""
     one: dict[int, bytes] = {}
-    several = (T_ARGV, T_ENV, T_ORIGIN, T_MOUNT, T_LIMIT, T_CONNECT)
+    several = (T_ARGV, T_ENV, T_ORIGIN, T_MOUNT, T_LIMIT, T_CONNECT, T_CRIU)
     many: dict[int, list[bytes]] = {tag: [] for tag in several}
     at = 0
     while at < len(body):
@@ -245,7 +253,7 @@ def read_spawn(body: bytes) -> Spawn:
         at += length
         if tag in many:
             many[tag].append(value)
-        elif (T_SESSION <= tag <= T_CONTAIN or tag in (T_GATE, T_NET)) and tag not in one:
+        elif (T_SESSION <= tag <= T_CONTAIN or tag in (T_GATE, T_NET, T_THAW)) and tag not in one:
             one[tag] = value
         else:
             raise Malformed(f"unknown or repeated tag {tag} in spawn request")
@@ -280,6 +288,8 @@ def read_spawn(body: bytes) -> Spawn:
             gate=_U64.unpack(one[T_GATE])[0] if T_GATE in one else GATE_NONE,
             limits=tuple(LIMIT.unpack(value) for value in many[T_LIMIT]),
             connect=tuple(many[T_CONNECT]),
+            thaw=one.get(T_THAW, b""),
+            criu=tuple(many[T_CRIU]),
         )
     except (KeyError, struct.error, UnicodeDecodeError) as e:
         raise Malformed(f"incomplete spawn request: {e}") from e
@@ -295,8 +305,10 @@ def read_spawn(body: bytes) -> Spawn:
 
 def _wrong(r: Spawn) -> str:
     """Return why a well-formed request makes no sense, or an empty string."""
-    if not r.adopt_pid and not (r.argv and r.argv[0]):
+    if not r.adopt_pid and not r.thaw and not (r.argv and r.argv[0]):
         return "nothing to run"
+    if wrong := _wrong_thaw(r):
+        return wrong
     if (
         "/" in r.socket
         or r.socket in ("", ".", "..")
@@ -333,6 +345,17 @@ def _wrong(r: Spawn) -> str:
         return wrong
     if r.gate > GATE_REQUIRED:
         return "bad gate"
+    return ""
+
+
+def _wrong_thaw(r: Spawn) -> str:
+    if not r.thaw:
+        return "CRIU without a checkpoint" if r.criu else ""
+    if r.containment is None or r.adopt_pid or r.argv or len(r.criu) < _CRIU_PATHS_MIN:
+        return "a checkpoint needs a containment and CRIU, and no program"
+    paths = (r.thaw, *r.criu)
+    if len(paths) > limits.CONTAINED_PATHS or any(p[:1] != b"/" or b"\0" in p for p in paths):
+        return "a bad path of a checkpoint"
     return ""
 
 

@@ -20,6 +20,8 @@ from holdfast.host.doctor import gates, home, isolation, machine, report
 from holdfast.host.doctor.check import Check, Derived, Outcome, Surroundings
 from holdfast.host.doctor.libc import forked
 from holdfast.host.doctor.report import Finding, format_findings, run_doctor, to_json
+from holdfast.host.runtime import criu
+from holdfast.model.errors import Impossible
 from tests.support.ordinary_user import ordinary_user
 
 KEYS = ["id", "title", "ok", "detail", "fix", "needed_for"]
@@ -53,6 +55,7 @@ IDS = {
     "limits",
     "halt",
     "criu",
+    "checkpoint",
     "exec-gate-seccomp",
     "exec-gate-fanotify",
     "file-events",
@@ -492,9 +495,16 @@ def test_versions_are_found_in_the_output_of_programs() -> None:
     assert machine.version_of(sqlite3.sqlite_version) > (3,)
 
 
-def test_criu_is_wanted_new_enough_for_the_kernel() -> None:
-    assert isolation.criu_wanted((6, 18, 44)) == (4, 2, 1)
-    assert isolation.criu_wanted((6, 12)) == (3, 17)
+def fetched(top: Path, version: str, says: str) -> Path:
+    """A directory as scripts/criu makes it, with a loader that answers for CRIU."""
+    loader = top / "root" / "lib" / "loader"
+    loader.parent.mkdir(parents=True)
+    loader.write_text(
+        f'#!/bin/sh\ncase "$*" in *--version) echo "Version: {version}";; *) echo "{says}";; esac\n'
+    )
+    loader.chmod(0o755)
+    (top / "loader").write_text("lib/loader\n")
+    return top
 
 
 @pytest.mark.parametrize(
@@ -502,23 +512,33 @@ def test_criu_is_wanted_new_enough_for_the_kernel() -> None:
     [
         ("4.1.1", "Looks good.", False),
         ("4.2.1", "Looks good.", True),
+        ("4.10", "Looks good.", True),
         ("4.2.1", "Error: no", False),
     ],
 )
 def test_criu_by_version_and_its_own_check(
-    version: str, says: str, ok: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: str, says: str, ok: bool, tmp_path: Path
 ) -> None:
-    criu = tmp_path / "criu"
-    criu.write_text(
-        f'#!/bin/sh\n[ "$1" = --version ] && echo "Version: {version}" || echo "{says}"\n'
-    )
-    criu.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(isolation, "CRIU_MIN_BY_KERNEL", (((0,), (4, 2, 1)),))
     (check,) = [check for check in isolation.CHECKS if check.id == "criu"]
-    found = one(check)
+    (found,) = run_doctor(None, [check], criu=str(fetched(tmp_path, version, says)))
     assert found.ok is ok
     assert version in found.detail
+
+
+def test_a_program_that_is_no_criu_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "criu"
+    script.write_text("#!/bin/sh\necho Version: 9.9\n")
+    script.chmod(0o755)
+    for named, why in ((script, "not a 64-bit ELF program"), (Path("/bin/true"), "version")):
+        with pytest.raises(Impossible, match=why):
+            criu.find(str(named))
+
+
+def test_criu_of_the_system_gets_the_libraries_of_the_system() -> None:
+    """The parts that a program needs to run where its paths cannot be named."""
+    found = criu._of_program("/bin/sh")
+    said = subprocess.run(found.argv("-c", "echo runs"), capture_output=True, text=True)
+    assert said.stdout == "runs\n" and found.libraries
 
 
 def test_a_caller_with_many_open_files_is_examined_as_well(short_path: Path) -> None:

@@ -225,7 +225,8 @@ def doctor(args: Namespace) -> int:
     from holdfast.host.doctor import report as findings_of
 
     home = homes.resolve(os.environ)
-    findings = findings_of.run_doctor(Path(home.state))
+    named = os.environ.get("HOLDFAST_CRIU", "")
+    findings = findings_of.run_doctor(Path(home.state), criu=named)
     findings += [_judged(home), _relayed(home), _told(home)]
     if args.json:
         put_json(findings_of.to_json(findings))

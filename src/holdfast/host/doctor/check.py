@@ -26,6 +26,7 @@ class Surroundings:
     home: Path | None
     uid: int
     tag: str  # unique to this run: part of every name that a check creates in a shared place
+    criu: str = ""  # the value of HOLDFAST_CRIU
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import select
-import shutil
 import signal
 import time
 from collections.abc import Mapping
@@ -28,8 +27,9 @@ from holdfast.host.doctor.libc import (
     in_child,
     wait_forever,
 )
-from holdfast.host.doctor.machine import dotted, output_of, version_of
-from holdfast.host.runtime import connectors, filesystems
+from holdfast.host.doctor.machine import dotted, version_of
+from holdfast.host.runtime import connectors, criu, filesystems
+from holdfast.model.errors import Impossible
 
 FREEZE_WAIT_S = 3.0
 _ROOT_FIX = "this root lacks CAP_SYS_ADMIN: use the machine itself or a privileged container"
@@ -38,8 +38,6 @@ KERNEL_MIN = (5, 12)  # mount_setattr
 _MOUNT_SETATTR = 442  # on every machine
 REMOVE_WAIT_S = 2.0
 _LIMITS = "-limits"  # checks run at the same time, so each has its own group
-# CRIU 3.17 and 4.1 fail on Linux 6.18 with any INET socket.
-CRIU_MIN_BY_KERNEL = (((6, 18), (4, 2, 1)), ((0,), (3, 17)))
 
 
 # --- namespaces -----------------------------------------------------------------------------------
@@ -396,31 +394,26 @@ def _halt(found: Mapping[str, Outcome]) -> Outcome:
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
-def criu_wanted(kernel: tuple[int, ...]) -> tuple[int, ...]:
-    return next(wanted for since, wanted in CRIU_MIN_BY_KERNEL if kernel >= since)
-
-
 def _criu(surroundings: Surroundings) -> Outcome:
-    wanted = criu_wanted(version_of(os.uname().release))
-    install = (
-        f"install CRIU {dotted(wanted)} or later (a package if it is new enough, else build it)"
-    )
-    path = shutil.which("criu") or shutil.which("criu", path="/usr/local/sbin:/usr/sbin:/sbin")
-    if path is None:
-        return failed("criu is not installed", install)
-    version = version_of(output_of([path, "--version"]))
-    if not version:
-        return Outcome(None, f"{path} does not say its version", install)
-    if version < wanted:
-        return failed(f"CRIU {dotted(version)} at {path}; needed is {dotted(wanted)}", install)
-    said = output_of(
-        [path, "check"] if surroundings.uid == 0 else [path, "--unprivileged", "check"]
-    )
-    good = "Looks good" in said
-    why = said.splitlines()[-1] if said else "criu check said nothing"
+    try:
+        found = criu.find(surroundings.criu)
+    except Impossible as e:
+        return failed(e.message, e.recover)
+    why = criu.check(found, ordinary=surroundings.uid != 0)
     return judged(
-        good, f"CRIU {dotted(version)} at {path}: {why}", "run `criu check` for the details"
+        not why,
+        f"CRIU {found.version} at {found.program}" + (f": {why}" if why else ""),
+        "run `criu check` for the details; a container may have to allow ptrace",
     )
+
+
+def _checkpoints(found: Mapping[str, Outcome]) -> Outcome:
+    contained = found["user-namespaces"].ok or found["root-namespaces"].ok
+    if not found["criu"].ok:
+        return failed("sessions cannot be saved: " + found["criu"].detail, found["criu"].fix)
+    if not contained or not found["file-tree"].ok:
+        return failed("only contained sessions can be saved, and there are none here")
+    return Outcome(True, "contained sessions, as root and as an ordinary user; plain ones cannot")
 
 
 CHECKS: tuple[Check | Derived, ...] = (
@@ -449,5 +442,6 @@ CHECKS: tuple[Check | Derived, ...] = (
         _remove_groups,
     ),
     Derived("halt", "Halt that nothing escapes", "halt, fence", _halt),
-    Check("criu", "CRIU", "checkpoint, restore, move, branch", _criu),
+    Check("criu", "CRIU", "checkpoint, restore", _criu),
+    Derived("checkpoint", "Saving sessions to disk", "checkpoint, restore", _checkpoints),
 )

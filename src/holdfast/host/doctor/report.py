@@ -48,12 +48,15 @@ class Finding:
     needed_for: str
 
 
-def run_doctor(home: Path | None, checks: Sequence[Check | Derived] = CHECKS) -> list[Finding]:
+def run_doctor(
+    home: Path | None, checks: Sequence[Check | Derived] = CHECKS, criu: str = ""
+) -> list[Finding]:
     """Runs every check once, in the order of `checks`. Leaves no traces, never raises."""
     surroundings = Surroundings(
         home.absolute() if home else None,
         os.getuid(),
         f"holdfast-doctor-{os.getpid()}-{secrets.token_hex(4)}",
+        criu,
     )
     trials = [_start(check, surroundings) for check in checks if isinstance(check, Check)]
     outcomes = {trial.check.id: _collect(trial, surroundings) for trial in trials}

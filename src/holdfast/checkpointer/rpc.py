@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from tests.support.criu import protobuf as pb
+from holdfast.checkpointer import protobuf as pb
 
 DUMP, RESTORE, NOTIFY = 1, 2, 6
 IGNORE_CGROUPS = 0  # criu_cg_mode.IGNORE

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.criu import protobuf as pb
+from holdfast.checkpointer import protobuf as pb
 
 _LENGTH = struct.Struct("<I")
 _MAGIC_BYTES = 8

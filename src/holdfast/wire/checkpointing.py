@@ -1,0 +1,109 @@
+"""What the host tells the checkpointer (holdfast/checkpointer), and its answers.
+
+The host starts one process for each checkpoint. They share a SOCK_SEQPACKET socket, whose
+descriptor is the process's argument. One packet is one JSON object. Both are of the same release.
+
+    host to checkpointer     | with descriptors
+    -------------------------|------------------------------------------------------------------
+    the job (Dump)           | the directory for images, then the namespaces in the job's order
+    {"go_on": true or false} | the answer to `saved`, if the session is to end
+
+    checkpointer to host     | means
+    -------------------------|------------------------------------------------------------------
+    {"step": S, "bytes": N}  | progress: `begun`, `frozen`, `saved`, `copied`, `resumed`, `hashed`
+    {"saved": true, ...}     | all images are on the disk and the processes are frozen: with `stop`,
+                             | they end after {"go_on": true}, and go on after any other answer
+    {"done": {...}}          | the last packet: an Outcome
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+PACKET_BYTES: Final = 1 << 18
+DESCRIPTORS_MAX: Final = 16
+# Order in which a process enters the namespaces: the user namespace first, for its capabilities.
+NAMESPACES: Final = ("user", "ipc", "net", "pid", "mnt")
+# File names in the directory of images that are not CRIU's.
+MEMORY_FILE: Final = "memory.tar"
+WRITTEN_FILE: Final = "written.tar"
+OUTPUT_FILE: Final = "output"
+
+
+@dataclass(frozen=True, slots=True)
+class Criu:
+    """How to execute CRIU: paths of the program, of its loader, and of directories of libraries."""
+
+    program: str
+    loader: str
+    libraries: tuple[str, ...]
+    version: str = ""
+
+    def argv(self, *more: str) -> list[str]:
+        """The command outside of a session."""
+        libraries = ":".join(self.libraries)
+        return [self.loader, "--library-path", libraries, "--argv0", "criu", self.program, *more]
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """Save a session. `init` is process 1 inside, as the host numbers it."""
+
+    criu: Criu
+    init: int
+    stop: bool  # end the processes once they are saved
+    watched: tuple[str, ...]  # directories inside with files that programs may watch
+    memory: tuple[str, ...]  # memory file systems inside
+    copied_max: int  # bytes of files open for writing that are copied
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The result. `problem`: why the session could not be saved; empty if it was.
+
+    `files`: size and SHA-256 of each file in the directory. `written`: files that were open for
+    writing and were copied. `frozen_ms`: how long the processes stood still.
+    """
+
+    problem: str = ""
+    log: str = ""
+    frozen_ms: float = 0.0
+    took_ms: float = 0.0
+    files: dict[str, tuple[int, str]] = field(default_factory=dict)
+    written: list[str] = field(default_factory=list)
+    too_large: list[str] = field(default_factory=list)
+
+
+def pack(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode()
+
+
+def read(packet: bytes) -> dict[str, Any]:
+    found = json.loads(packet)
+    if not isinstance(found, dict):
+        raise ValueError("a packet is a JSON object")
+    return found
+
+
+def pack_dump(job: Dump) -> bytes:
+    return pack(asdict(job))
+
+
+def read_dump(packet: bytes) -> Dump:
+    found = read(packet)
+    criu = found["criu"]
+    return Dump(
+        Criu(criu["program"], criu["loader"], tuple(criu["libraries"]), criu["version"]),
+        int(found["init"]),
+        bool(found["stop"]),
+        tuple(found["watched"]),
+        tuple(found["memory"]),
+        int(found["copied_max"]),
+    )
+
+
+def read_outcome(done: dict[str, Any]) -> Outcome:
+    files = {name: (int(size), str(digest)) for name, (size, digest) in done.pop("files").items()}
+    return Outcome(files=files, **done)

@@ -1,0 +1,108 @@
+"""Save a contained session of a keeper with the checkpointer, as a host does it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.home import programs
+from holdfast.host.runtime.criu import VARIABLE, find
+from holdfast.model.errors import Impossible
+from holdfast.wire import checkpointing as wire
+from holdfast.wire.spawning import MOUNT_MEMORY, MOUNT_WRITE, Containment
+
+COPIED_MAX = 1 << 20
+
+
+def criu() -> wire.Criu:
+    """CRIU as the product finds it; skip the test if there is none."""
+    try:
+        return find(os.environ.get(VARIABLE, ""))
+    except Impossible as e:
+        pytest.skip(f"no CRIU here: {e}")
+
+
+class Failed(Exception):
+    """The checkpointer could not do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The keeper's descriptors of a contained session: only they lead to its namespaces."""
+
+    init: int
+    namespaces: dict[str, int]
+
+    @classmethod
+    def of_keeper(cls, pid: int) -> Held:
+        fds = Path(f"/proc/{pid}/fd")
+        named = {os.readlink(path).partition(":")[0]: path for path in fds.iterdir()}
+        pidfd = next(path.name for path in fds.iterdir() if "pidfd" in os.readlink(path))
+        notes = Path(f"/proc/{pid}/fdinfo/{pidfd}").read_text()
+        return cls(
+            int(notes.partition("Pid:\t")[2].split()[0]),
+            {name: os.open(named[name], os.O_RDONLY | os.O_CLOEXEC) for name in wire.NAMESPACES},
+        )
+
+    def close(self) -> None:
+        for fd in self.namespaces.values():
+            os.close(fd)
+
+
+def dump(
+    held: Held,
+    directory: Path,
+    containment: Containment,
+    stop: bool = False,
+    go_on: bool | None = True,
+    seen: Callable[[dict[str, Any], subprocess.Popen[bytes]], None] = lambda told, process: None,
+) -> wire.Outcome:
+    """Save the session. `go_on`: the answer to `saved`; None: the host dies instead."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    job = wire.Dump(
+        criu(),
+        held.init,
+        stop,
+        targets(containment, MOUNT_WRITE),
+        ("/dev/shm", *targets(containment, MOUNT_MEMORY)),
+        COPIED_MAX,
+    )
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    images = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    process = subprocess.Popen(
+        programs.module("holdfast.checkpointer", f"{theirs.fileno()}"),
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL,
+    )
+    theirs.close()
+    namespaces = [held.namespaces[name] for name in wire.NAMESPACES]
+    try:
+        socket.send_fds(ours, [wire.pack_dump(job)], [images, *namespaces])
+        while packet := ours.recv(wire.PACKET_BYTES):
+            told = wire.read(packet)
+            seen(told, process)
+            if told.get("saved"):
+                if go_on is None:
+                    break
+                ours.send(wire.pack({"go_on": go_on}))
+            if "done" in told:
+                outcome = wire.read_outcome(told["done"])
+                if outcome.problem:
+                    raise Failed(outcome.problem)
+                return outcome
+    finally:
+        os.close(images)
+        ours.close()
+        process.wait()
+    raise Failed("the checkpointer ended without an answer")
+
+
+def targets(containment: Containment, kind: int) -> tuple[str, ...]:
+    return tuple(os.fsdecode(m.target) for m in containment.mounts if m.kind == kind)
