@@ -27,6 +27,7 @@ EVERYTHING = LIVE | {
     "exec_gate",
     "doctor",
     "lifecycle",
+    "checkpoints",
     "relays",
     "telemetry",
 }
@@ -47,6 +48,7 @@ MAY: dict[str, dict[str, set[str]]] = {
         "acts": LIVE | {"people", "policy"},
         "exec_gate": LIVE | {"people", "policy", "originators", "acts"},
         "lifecycle": LIVE | {"exec_gate", "doctor"},
+        "checkpoints": LIVE | {"lifecycle"},
         "relays": GROUND | {"people", "processes"},
         "telemetry": LIVE | {"acts"},
         "engine": EVERYTHING,
@@ -56,6 +58,7 @@ MAY: dict[str, dict[str, set[str]]] = {
         "main": EVERYTHING | {"engine", "requests", "server", "service"},
     },
     "core": {
+        "checkpoint": set(),
         "containment": set(),
         "contract": set(),
         "shellcode": set(),

@@ -1,0 +1,171 @@
+"""Decides whether a session can be saved, and names the losses of a restored session.
+
+The facts are observed before anything stops. A blocker refuses the checkpoint; a loss is told. Some
+obstacles show only when CRIU meets them; `explain` puts CRIU's errors into words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+BYTES_PER_S: Final = 0.5e9  # images are written at 0.3 to 1.6 GB/s on the machines measured
+BASE_S: Final = 0.2  # a checkpoint of a small session
+ROOM: Final = 1.2  # of the memory: page maps, copied files and a margin
+NAMED_MAX: Final = 5
+
+
+class Process(NamedTuple):
+    """A process of the session. `holds`: targets of its descriptors that matter."""
+
+    pid: int
+    name: str
+    holds: tuple[str, ...] = ()
+    tracer: int = 0
+    filters: int = 1
+    nested: bool = False  # it made namespaces of its own
+    rss: int = 0  # bytes of memory that belong to no file
+
+
+class Facts(NamedTuple):
+    """Facts about a session and this machine."""
+
+    layout: str  # "contained" or "plain"
+    state: str  # of the lifecycle
+    planned: bool = True  # the host knows how the session was made
+    processes: tuple[Process, ...] = ()
+    connections: tuple[str, ...] = ()  # established TCP connections, as "local -> remote"
+    own_network: bool = False
+    shared_memory: int = 0  # System V segments
+    unread: int = 0  # bytes of input that no program has read
+    free: int = 0  # bytes on the disk
+    tool: str = ""  # why CRIU cannot be used
+
+
+class Preflight(NamedTuple):
+    """The decision. `blockers` and `losses` are sentences for the user."""
+
+    blockers: tuple[str, ...]
+    losses: tuple[str, ...]
+    bytes: int  # expected size
+    seconds: float  # expected time
+
+    @property
+    def possible(self) -> bool:
+        return not self.blockers
+
+
+# Beginnings of a descriptor's target that CRIU cannot save, and the name a user knows.
+_UNSAVABLE: Final = (
+    ("anon_inode:[io_uring]", "io_uring"),
+    ("anon_inode:bpf", "a BPF object"),
+    ("anon_inode:[perf_event]", "a performance counter"),
+    ("anon_inode:[userfaultfd]", "userfaultfd"),
+    ("anon_inode:seccomp", "a seccomp listener"),
+    ("anon_inode:kvm", "a virtual machine"),
+    ("/dev/kvm", "a virtual machine"),
+    ("/dev/nvidia", "a GPU"),
+    ("/dev/dri/", "a GPU"),
+    ("/dev/kfd", "a GPU"),
+    ("/dev/fuse", "a FUSE file system"),
+    ("/dev/snd/", "a sound device"),
+)
+
+
+def judge(facts: Facts) -> Preflight:
+    size = int(sum(one.rss for one in facts.processes) * ROOM)
+    return Preflight(
+        tuple(_blockers(facts, size)),
+        tuple(_losses(facts)),
+        size,
+        round(BASE_S + size / BYTES_PER_S, 1),
+    )
+
+
+def _blockers(facts: Facts, size: int) -> Iterator[str]:
+    if facts.tool:
+        yield facts.tool
+    if facts.layout != "contained":
+        yield (
+            "it is a plain session: its programs share namespaces with the whole machine, and only "
+            "contained sessions (`new --contained`) can be saved"
+        )
+        return
+    if not facts.planned:
+        yield "it was made by an earlier release, which did not keep the plan of its file tree"
+    if facts.state == "halted":
+        yield "it is halted, and a halted program cannot be saved; resume it first"
+    if size > facts.free:
+        yield f"the disk has {_amount(facts.free)} free; about {_amount(size)} are needed"
+    for one in facts.processes:
+        yield from _obstacles(one)
+    if facts.shared_memory:
+        yield f"its {facts.shared_memory} segments of System V shared memory cannot be saved"
+
+
+def _obstacles(one: Process) -> Iterator[str]:
+    who = f"{one.name} ({one.pid})"
+    if one.tracer:
+        yield f"{who} is traced by process {one.tracer} (a debugger or strace)"
+    if one.nested:
+        yield f"{who} has namespaces of its own, as sandboxes and browsers make them"
+    elif one.filters > 1:
+        yield f"{who} has a seccomp filter of its own, as sandboxes and browsers install them"
+    kinds = {name for target in one.holds for begin, name in _UNSAVABLE if target.startswith(begin)}
+    for name in sorted(kinds):
+        yield f"{who} uses {name}"
+
+
+def _losses(facts: Facts) -> Iterator[str]:
+    if facts.connections and not facts.own_network:
+        named = ", ".join(facts.connections[:NAMED_MAX])
+        more = len(facts.connections) - NAMED_MAX
+        yield (
+            f"TCP connections are closed in the restored session: {named}"
+            + (f" and {more} more" if more > 0 else "")
+        )
+    if facts.unread:
+        yield f"{facts.unread} bytes of typed input that no program has read are not saved"
+
+
+def _amount(size: int) -> str:
+    return f"{size / 1e6:.0f} MB" if size < 1e9 else f"{size / 1e9:.1f} GB"
+
+
+# CRIU's errors and their meanings. The first match counts.
+_MEANINGS: Final = tuple(
+    (re.compile(pattern), meaning)
+    for pattern, meaning in (
+        (r"has a seccomp filter of its own", r"\g<0>"),
+        (
+            r"half of stream unix|External socket is used|unix: Can't dump half",
+            "a program is connected to a unix socket of a program outside of the session",
+        ),
+        (
+            r"doesn't live in IPC ns|Can't dump shmem",
+            "a program uses System V shared memory, which cannot be saved",
+        ),
+        (r"io_uring", "a program uses io_uring, which cannot be saved"),
+        (r"File (\S+) has bad size (\d+)", r"\1 has changed since the checkpoint"),
+        (r"Can't open file (\S+) on restore", r"\1 is missing"),
+        (
+            r"Can't open (?:file )?(\S+)[^;]*: No such file",
+            r"\1 is missing",
+        ),
+        (r"already traced|Unable to (?:seize|attach).*Operation", "a program is being traced"),
+        (r"Can't dump nested (\w+) namespace", r"a program has a \1 namespace of its own"),
+        (r"Can't bind inet socket.*Address already in use", "a port is in use on this machine"),
+        (r"[Nn]o space left on device", "the disk is full"),
+        (r"Can't stat fd|Can't get stat", "a program holds a file of a process that has ended"),
+        (r"Unsupported|unsupported", "a program uses something that CRIU cannot save"),
+    )
+)
+
+
+def explain(text: str) -> str:
+    """CRIU's reason in words; the text itself if it is unknown."""
+    for pattern, meaning in _MEANINGS:
+        if found := pattern.search(text):
+            return found.expand(meaning)
+    return text

@@ -1,0 +1,72 @@
+"""What can be saved and what will be lost is decided from facts, in words (R2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.checkpoint.preflight import Facts, Process, explain, judge
+
+SHELL = Process(10, "bash", rss=4_000_000)
+GOOD = Facts("contained", "live", processes=(SHELL,), free=1 << 30)
+
+
+def test_r2_an_ordinary_session_can_be_saved() -> None:
+    found = judge(GOOD)
+    assert found.possible and not found.losses
+    assert found.bytes > SHELL.rss and 0 < found.seconds < 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        (GOOD._replace(layout="plain"), "it is a plain session"),
+        (GOOD._replace(planned=False), "made by an earlier release"),
+        (GOOD._replace(state="halted"), "resume it first"),
+        (GOOD._replace(free=1), "about 5 MB are needed"),
+        (GOOD._replace(tool="CRIU is not installed: install it"), "CRIU is not installed"),
+        (GOOD._replace(shared_memory=2), "2 segments of System V shared memory"),
+        (GOOD._replace(processes=(SHELL._replace(tracer=7),)), "bash (10) is traced by process 7"),
+        (GOOD._replace(processes=(SHELL._replace(filters=2),)), "seccomp filter of its own"),
+        (GOOD._replace(processes=(SHELL._replace(nested=True, filters=2),)), "namespaces of its"),
+        (GOOD._replace(processes=(SHELL._replace(holds=("/dev/nvidia0",)),)), "uses a GPU"),
+        (
+            GOOD._replace(processes=(SHELL._replace(holds=("anon_inode:[io_uring]",)),)),
+            "bash (10) uses io_uring",
+        ),
+    ],
+)
+def test_r2_an_obstacle_is_named_before_anything_stops(facts: Facts, says: str) -> None:
+    found = judge(facts)
+    assert not found.possible
+    assert len(found.blockers) == 1 and says in found.blockers[0]
+
+
+def test_r2_connections_that_will_be_closed_are_named() -> None:
+    facts = GOOD._replace(connections=tuple(f"127.0.0.1:{n} -> 127.0.0.1:80" for n in range(7)))
+    [loss] = judge(facts).losses
+    assert "127.0.0.1:4 -> 127.0.0.1:80 and 2 more" in loss
+    assert not judge(facts._replace(own_network=True)).losses
+
+
+def test_r2_unread_input_is_named() -> None:
+    assert "5 bytes of typed input" in judge(GOOD._replace(unread=5)).losses[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            "Error (criu/files-reg.c:2180): File work/read has bad size 12 (expect 3); Error: x",
+            "work/read has changed since the checkpoint",
+        ),
+        (
+            "Error (criu/files-reg.c:2143): Can't open file home/u/a on restore: No such file",
+            "home/u/a is missing",
+        ),
+        ("Error (criu/sk-unix.c:890): unix: Can't dump half of stream unix connection.", "outside"),
+        ("python3 (12) has a seccomp filter of its own", "has a seccomp filter of its own"),
+        ("something that no one has seen", "something that no one has seen"),
+    ],
+)
+def test_r2_errors_of_criu_are_put_into_words(error: str, says: str) -> None:
+    assert says in explain(error)
