@@ -62,3 +62,14 @@ def test_p4_without_the_sessions_first_process_an_act_is_refused() -> None:
             gate.close()
 
     asyncio.run(refused())
+
+
+def test_a_session_that_has_ended_has_no_links() -> None:
+    """An operator's line may end the session before the host looks at the line."""
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    start = started(child)
+    os.waitpid(child, 0)
+    with pytest.raises(ProcessLookupError), links_inside(child, start, None):
+        pass

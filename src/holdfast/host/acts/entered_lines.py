@@ -84,8 +84,8 @@ class EnteredLines:
                 found = await asyncio.wait_for(
                     session.in_thread(self._gate.shaped, request, view), self._gate.judge_s
                 )
-            except (HoldfastError, TimeoutError):
-                pass  # typing goes on, and the originators are unknown
+            except (HoldfastError, TimeoutError, ProcessLookupError):
+                pass  # typing goes on or has ended the session; the originators are unknown
             except Exception as e:
                 log_error(f"what a line of {session.id} touches", e)
             finally:

@@ -59,7 +59,10 @@ def links_inside(pid: int, start: int, cwd: str | None) -> Iterator[Callable[[st
     `pid` and `start` identify the session's first process. `cwd`: what `/proc/self/cwd` means.
     A process that is gone raises ProcessLookupError.
     """
-    root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError as e:
+        raise ProcessLookupError(errno.ESRCH, "the session's first process is gone") from e
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             if int(stat.read().rpartition(b")")[2].split()[19]) != start:
