@@ -76,6 +76,9 @@ CONTENT_KINDS = {
     "down",
     "relays",
     "redact",
+    "forward",
+    "save",
+    "restore",
     "files",
 }
 

@@ -19,8 +19,8 @@ _NAMES = {
     "model.errors": """
         Ambiguous Busy Changed Contradicted FromInside GateRefused Held HoldfastError
         Impossible Lost Nested NotAllowed NotFound NotListening OnceUsed OperatorStopped
-        OutcomeUnknown PeerFault Refused Stale TimedOut TurnHeld Unavailable Unfinished
-        Usage WrongPin
+        OutcomeUnknown PeerFault Refused Saved Stale TimedOut TurnHeld Unavailable
+        Unfinished Usage WrongPin
     """,
     "sdk.attach": "Attachment",
     "sdk.client": "Approvals Client Machines Sessions Terminal connect",
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from holdfast.model.errors import OutcomeUnknown as OutcomeUnknown
     from holdfast.model.errors import PeerFault as PeerFault
     from holdfast.model.errors import Refused as Refused
+    from holdfast.model.errors import Saved as Saved
     from holdfast.model.errors import Stale as Stale
     from holdfast.model.errors import TimedOut as TimedOut
     from holdfast.model.errors import TurnHeld as TurnHeld

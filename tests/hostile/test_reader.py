@@ -28,6 +28,7 @@ HARMLESS = {
     "stats": "counters, no content and no names",
     "metrics": "the same, for who may look at the whole machine",
     "ls": "only sessions that it may see",
+    "checkpoints": "only of sessions that it may see",
     "get": "what there is to see of a session it may see",
     "who": "who is there is part of seeing it",
     "resolve": "asks for the right of the session that the reference names",

@@ -26,10 +26,10 @@ import pytest
 from holdfast.wire import keeper as wire
 from holdfast.wire import notification
 from holdfast.wire.checkpointing import OUTPUT_FILE, Outcome
-from tests.support.checkpoint import Failed, Held, criu, dump
 from tests.support.contained_keeper import PYTHON, ROOT, Contained
 from tests.support.keeper import WAIT_S, Link, Nursery, below, gone, until
 from tests.support.ordinary_user import ordinary_user
+from tests.support.recovery.checkpoint import Failed, Held, criu, dump
 
 
 class Box(Contained):
@@ -393,12 +393,14 @@ def test_files_open_for_writing_come_back_as_they_were(box: Box) -> None:
 def test_a_failed_restore_says_why_and_leaves_nothing(box: Box) -> None:
     """A file that the program reads has changed: its size tells."""
     (box.own / "read").write_text("some")
-    link = shell(box, f"exec 7<{box.own}/read")
+    link = shell(box, f"exec 7<{box.own}/read 8>{box.own}/written")
     box.dump()
     assert link.exit_status()
     (box.own / "read").write_text("more words")
+    (box.own / "written").write_text("of another program")
     with pytest.raises(Failed, match="bad size"):
         box.restore()
+    assert (box.own / "written").read_text() == "of another program"
     (box.own / "read").write_text("some")
     again = box.restore()
     again.type(b"read X <&7; echo it says $X\r")

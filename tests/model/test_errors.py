@@ -85,5 +85,5 @@ def test_errors_that_are_safe_to_retry() -> None:
     safe = {cls.name for cls in errors.ALL if cls.retry_safe}
     assert safe == {
         *("turn_held", "busy", "held", "stale", "unfinished", "changed", "not_listening"),
-        *("unavailable", "timed_out"),
+        *("unavailable", "saved", "timed_out"),
     }

@@ -446,6 +446,8 @@ SPAWNS = st.builds(
     gate=st.just(0),
     limits=st.just(()),
     connect=st.just(()),
+    thaw=st.just(b""),
+    criu=st.just(()),
 )
 KINDS = st.tuples(st.integers(0, 15), st.integers(0, 2**63 - 1))
 LIMITS = st.lists(KINDS | st.just((wire.LIMIT_OOM, -1000)), max_size=4).map(tuple)
@@ -534,10 +536,45 @@ def parts(request: wire.Spawn) -> list[tuple[int, bytes]]:
 SOUND = wire.Spawn("s", 1, "s.keeper", 80, 24, 1 << 16, 1000, argv=(b"cat",))
 
 
+THAW = wire.Spawn(
+    *("a", 2, "a.keeper", 80, 24, 1 << 20, 1000),
+    containment=wire.Containment(),
+    thaw=b"/checkpoint",
+    criu=(b"/criu", b"/loader", b"/lib"),
+)
+
+
+def test_a_request_to_restore_comes_back() -> None:
+    data = wire.spawn(THAW._replace(base=500, accepted=3, gate=wire.GATE_REQUIRED))
+    assert wire.spawn(wire.read_spawn(data[wire.SPAWN_HEADER.size :])) == data
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"containment": None},
+        {"argv": (b"sh",)},
+        {"adopt_pid": 5},
+        {"criu": (b"/criu",)},
+        {"criu": (b"/criu", b"loader")},
+        {"thaw": b"checkpoint"},
+        {"thaw": b"/a\0b"},
+        {"thaw": b"", "argv": (b"sh",)},
+    ],
+)
+def test_a_request_to_restore_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
+    request = THAW._replace(**change)
+    data = wire.spawn(request)[wire.SPAWN_HEADER.size :]
+    if not request.thaw:
+        data += tagged((spawning.T_CRIU, b"/criu"))
+    with pytest.raises(wire.Malformed):
+        wire.read_spawn(data)
+
+
 def test_unknown_repeated_and_missing_tags_are_refused() -> None:
     sound = parts(SOUND)
     assert wire.read_spawn(tagged(*sound)) == SOUND
-    for tag in (0, 20, 21, 22, *range(spawning.T_CONNECT + 1, 256)):
+    for tag in (0, 20, 21, 22, *range(spawning.T_CRIU + 1, 256)):
         with pytest.raises(wire.Malformed, match="unknown"):
             wire.read_spawn(tagged(*sound, (tag, b"")))
     for tag, value in sound:

@@ -1,10 +1,10 @@
-"""The checkpointer: the program that drives CRIU, and what a restore shares with it.
+"""The checkpointer drives CRIU to save sessions; a restore shares parts of this package.
 
 CRIU runs inside the session's namespaces, so that an image has no namespace. `dump.py` saves a
-running session; the host starts it as a process for each checkpoint. The launcher of a keeper
-restores (keeper/thaw.py): it makes the namespaces anew and starts CRIU in them.
+running session; the host starts the program for each checkpoint. The launcher of a keeper restores
+a session in new namespaces (keeper/thaw.py).
 
-Contents: CRIU's requests (criu.py, rpc.py, protobuf.py), edits of its images (images.py), files of
-memory file systems (memory.py), files open for writing (written.py) and the library that CRIU is
-loaded with (shim.py). Imports wire and model only: like the keeper, it knows no operators.
+Contents: requests to CRIU (criu.py, rpc.py, protobuf.py), edits of images (images.py), files that
+CRIU does not save (memory.py) and the library that is loaded into CRIU (shim.py). Imports wire and
+model only: like the keeper, the checkpointer knows no operators.
 """

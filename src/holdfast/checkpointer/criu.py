@@ -36,7 +36,7 @@ Execute = Callable[[bytes, tuple[bytes, ...], dict[bytes, bytes]], None]
 
 
 class Failed(Exception):
-    """CRIU could not do it; the text is for the user."""
+    """CRIU failed; the text is for the user."""
 
 
 class Opened:
@@ -66,7 +66,7 @@ def _path(fd: int) -> bytes:
 
 
 class Call:
-    """One request. `agrees` is asked at each step of CRIU and may refuse a dump with a reason.
+    """One request. CRIU's steps are shown to `agrees`, which may refuse a dump with a reason.
 
     `listener`: of the exec gate, behind which CRIU runs; its own helper programs are let pass.
     `execute` runs CRIU, by default with execve(2).

@@ -3,12 +3,13 @@
     this process ── in the session's namespaces, except the pid namespace
       └─ child ── in the pid namespace too: starts CRIU and answers it
 
-CRIU freezes the processes, writes the images and asks at `post-dump` whether all is well; they
-still stand. Then files that CRIU does not save are copied. To end the session, everything is
-checked and on the disk before the answer: only then CRIU kills the processes. Whatever fails
-earlier, this process or the host included, leaves the session as it was.
+CRIU freezes the processes, writes the images and asks at `post-dump` whether to go on. Then this
+program copies the files that CRIU does not save. To end the session, all files are hashed and on
+the disk before the answer: only then CRIU kills the processes. An earlier failure, also the death
+of this process or of the host, leaves the session running.
 
-Process 1 is stopped while a session is being ended. It would end with hf-root, and with it CRIU.
+Process 1 is stopped while a session is being ended: otherwise process 1 and CRIU would end with
+hf-root.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def _inside(
         try:
             outcome.written, outcome.too_large = _copy(images, job)
             _tell(control, "copied", _size(images))
-            return _agreed(control, images, outcome) if job.stop else ""
+            return _agreed(control, images, outcome, job.stop)
         except OSError as e:
             return f"{e.filename or 'the files'}: {e.strerror}"
 
@@ -139,7 +140,7 @@ def _inside(
 
 
 def _copy(images: int, job: Dump) -> tuple[list[str], list[str]]:
-    """Copy the files that CRIU does not save; the processes stand still."""
+    """Copy the files that CRIU does not save."""
     with _created(images, wire.MEMORY_FILE) as f:
         memory.pack(job.memory, f)
     with _created(images, wire.WRITTEN_FILE) as f:
@@ -151,9 +152,10 @@ def _created(images: int, name: str) -> BinaryIO:
     return open(fd, "wb")
 
 
-def _agreed(control: socket.socket, images: int, outcome: Outcome) -> str:
-    """Have everything on the disk, and ask the host whether the session may end now."""
-    outcome.files = _on_disk(control, images)
+def _agreed(control: socket.socket, images: int, outcome: Outcome, stop: bool) -> str:
+    """Let the host note the moment, and with `stop` ask whether the session may end now."""
+    if stop:
+        outcome.files = _on_disk(control, images)
     control.send(wire.pack({"saved": True, **asdict(outcome)}))
     packet = control.recv(wire.PACKET_BYTES)
     if not packet or not wire.read(packet).get("go_on"):

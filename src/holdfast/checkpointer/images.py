@@ -82,7 +82,8 @@ def drop_foreign_owners(directory: Path) -> None:
 def revive_timers(directory: Path) -> None:
     """Let periodic timers fire that had expired and were not read yet.
 
-    They are saved with no time left, which would stop them: one nanosecond is left instead.
+    CRIU saves such a timer with no time left, which would stop the timer: the edit leaves one
+    nanosecond.
     """
 
     def revive(fields: list[pb.Field]) -> list[pb.Field]:

@@ -1,4 +1,4 @@
-"""Files that CRIU does not save: those of memory file systems, and those open for writing.
+"""Files that CRIU does not save: files of memory file systems, and files open for writing.
 
 A memory file system ends with the session's mount namespace, so all its files are carried. A file
 that a program has open for writing may change after the checkpoint, while the program's memory is
@@ -121,8 +121,12 @@ def _writable(process: str) -> Iterator[str]:
             yield path
 
 
-def put_back(file: BinaryIO, replaced: BinaryIO) -> None:
-    """Give each file its saved content again; write content that differed to `replaced`."""
+def put_back(file: BinaryIO, replaced: BinaryIO) -> list[str]:
+    """Give each file its saved content again; write content that differed to `replaced`.
+
+    Returns the files that were missing.
+    """
+    made = list[str]()
     with (
         tarfile.open(fileobj=file, mode="r") as archive,
         tarfile.open(fileobj=replaced, mode="w", format=tarfile.PAX_FORMAT) as kept,
@@ -133,13 +137,30 @@ def put_back(file: BinaryIO, replaced: BinaryIO) -> None:
                 continue
             if os.path.lexists(path):
                 _add(kept, path, {})
+            else:
+                made.append(path)
             saved.seek(0)
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, entry.mode)
-            with open(fd, "wb") as out:
-                if os.getuid() == 0:
-                    os.fchown(out.fileno(), entry.uid, entry.gid)
-                while piece := saved.read(_PIECE_BYTES):
-                    out.write(piece)
+            _fill(path, entry, saved)
+    return made
+
+
+def _fill(path: str, entry: tarfile.TarInfo, content: IO[bytes]) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, entry.mode)
+    with open(fd, "wb") as out:
+        if os.getuid() == 0:
+            os.fchown(out.fileno(), entry.uid, entry.gid)
+        while piece := content.read(_PIECE_BYTES):
+            out.write(piece)
+
+
+def take_back(replaced: BinaryIO, made: list[str]) -> None:
+    """Undo `put_back`, after a restore that failed."""
+    with tarfile.open(fileobj=replaced, mode="r") as archive:
+        for entry in archive:
+            if (content := archive.extractfile(entry)) is not None:
+                _fill(f"/{entry.name}", entry, content)
+    for path in made:
+        os.unlink(path)
 
 
 def _same(path: str, saved: IO[bytes]) -> bool:

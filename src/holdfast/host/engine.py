@@ -26,10 +26,12 @@ from holdfast.host.acts.approvals import HeldActs
 from holdfast.host.acts.door import Door
 from holdfast.host.acts.keyboard import Keyboard
 from holdfast.host.acts.record_recovery import go_on_recording, retain
+from holdfast.host.checkpoints.incarnations import Incarnations
 from holdfast.host.exec_gate import gate
 from holdfast.host.lifecycle import limits, names, prepare, retry
 from holdfast.host.lifecycle.adoption import Adoptions, keeper_pid
 from holdfast.host.lifecycle.after_end import bury, record_end
+from holdfast.host.lifecycle.beginning import Beginning
 from holdfast.host.lifecycle.contained.own_directories import OwnDirectories
 from holdfast.host.lifecycle.host_program import HostProgram
 from holdfast.host.lifecycle.last_seen import Description, Descriptions
@@ -70,11 +72,10 @@ from holdfast.host.storage.journal import Journal
 from holdfast.host.storage.remembered import ROWS, Remembered
 from holdfast.host.storage.store import SessionRow, Store
 from holdfast.host.telemetry.counters import Counters
-from holdfast.model.errors import HoldfastError, NotFound, PeerFault, Refused, Unavailable
+from holdfast.model.errors import HoldfastError, NotFound, PeerFault, Refused, Saved, Unavailable
 from holdfast.model.limits import ENDED_KEPT_COUNT, SESSIONS_MAX, SPAWN_WAIT_S
 from holdfast.model.probe import probe
 from holdfast.transport import unix
-from holdfast.wire.keeper import Spawn
 
 ADOPT_WAIT_S = 2.0  # for a keeper's answer; a client waits longer than that for a new host
 ADOPT_AGAIN_S, ADOPT_AGAIN_MAX_S = 0.5, 30.0
@@ -152,6 +153,7 @@ class Engine:
         )
         self.pool, self.threads = ThreadPoolExecutor(1, "view"), Threads("sessions")
         self.own_directories = OwnDirectories(home, prepare.DIRECTORIES)
+        self.incarnations = Incarnations(self)
         # By name: done when the session exists, or could not be created.
         self._creating: dict[str, asyncio.Future[None]] = {}
         self._tasks = Tasks("a background task of the host")
@@ -234,7 +236,7 @@ class Engine:
             self.events.note(damaged, "record.damaged", {})
         self._tasks.spawn(retain(self.journal, self.settings.record_days))
         later = [i for i in (*found, *lost) if i not in first]
-        living = {*self.sessions, *self.unreachable, *later}
+        living = {*self.sessions, *self.unreachable, *later, *self.incarnations.saved(known)}
         self._tasks.spawn(self.own_directories.remove_all(self.own_directories.stale(living)))
         self.spooling.sweep(living, self.ended.values())
         self.forget_old()
@@ -279,13 +281,9 @@ class Engine:
 
     async def _come_back(self, record: SessionRow) -> None:
         """Starts the next incarnation of a session whose keeper is gone, or files it as lost."""
-        why = ""
-        if self.near_end.possible(record):
-            try:
-                return await self.near_end.start(record)
-            except HoldfastError as e:
-                why = f"; it could not be re-established: {e.message}"
-        self._is_gone(record, why)
+        why = await self.near_end.start(record)
+        if why is not None:
+            self._is_gone(record, why)
 
     def _is_gone(self, record: SessionRow, why: str = "") -> None:
         """Files a session without a keeper as ended, or as lost if it was running."""
@@ -394,6 +392,7 @@ class Engine:
             link.peer_pid,
         )
         session.leave_name()
+        session.end_of.find_saved = lambda: self.incarnations.ended_with(record)
         session.keyboard = Keyboard(session, self.journal, self.authority, self.gate, self.insiders)
         session.pace.window_s = self.settings.pace_s
         session.turn.begin(self.settings, self.presence, self.turn_plugin)
@@ -460,6 +459,14 @@ class Engine:
         finally:
             self._unreserve(name)
 
+    async def revive(self, asked: Beginning) -> Session:
+        """Begins a new incarnation of an ended session; if that fails, it stays as it was."""
+        self._reserve(name := asked.record.name)
+        try:
+            return await self._begin_session(asked)
+        finally:
+            self._unreserve(name)
+
     async def named(self, name: str) -> Session | None:
         """The session of that name; waits while the session is being created."""
         while name in self._creating:
@@ -470,41 +477,40 @@ class Engine:
         self, session_id: str, name: str, request: NewSession, operator: str
     ) -> Session:
         record, label, spawn = await prepare.prepare(self, session_id, name, request, operator)
+        complete = self.incarnations.planned(
+            lambda asked: limits.complete(self.halter, asked, label, request.limits)
+        )
         try:
-            session = await self.start(
-                record, label, spawn, request.limits, Description.of(request, operator)
+            return await self.begin_described(
+                Beginning(record, label, spawn, complete, operator),
+                Description.of(request, operator),
             )
         except BaseException:
-            self.store.post(store.forget(session_id))
+            if session_id not in self.sessions and session_id not in self.ended:
+                self.store.post(store.forget(session_id))
+                await self.halter.in_thread(self.halter.groups.remove, session_id)
             raise
+
+    async def begin_described(self, asked: Beginning, description: Description) -> Session:
+        """Begins an incarnation; what is needed to make the next one is durable before."""
+        remember = self.descriptions.job(asked.record.id, description)
+        await self.store.run(store.together(store.save(asked.record), remember))
+        probe("host.create.recorded")
+        return await self._begin_session(asked)
+
+    async def _begin_session(self, asked: Beginning) -> Session:
+        record = asked.record
+        await self.nursery.spawn(asked.request, asked.complete, asked.patience_s)
+        probe("host.create.spawned")
+        link = await self._claim(f"{self.home.run}/{record.id}{KEEPER_SUFFIX}")
+        asked.claimed(link)
+        self.ended.pop(record.id, None)
+        session = self._make_session(record, link, asked.label)
         # At once: the program may exit before the answer to the next question.
-        session.change("started", operator=operator, root_pid=record.root_pid)
+        session.change("started", operator=asked.operator, root_pid=record.root_pid)
         self.store.post(store.save(record))
         await self.read_layout_and_gate(session)
         return session
-
-    async def start(
-        self,
-        record: SessionRow,
-        label: dict[str, Any],
-        spawn: Spawn,
-        kept: limits.Wanted,
-        description: Description,
-    ) -> Session:
-        """Starts an incarnation; what is needed to make the next one is durable before."""
-        remember = self.descriptions.job(record.id, description)
-        await self.store.run(store.together(store.save(record), remember))
-        probe("host.create.recorded")
-        try:
-            await self.nursery.spawn(
-                spawn, lambda asked: limits.complete(self.halter, asked, label, kept)
-            )
-            probe("host.create.spawned")
-            link = await self._claim(f"{self.home.run}/{record.id}{KEEPER_SUFFIX}")
-        except BaseException:
-            await self.halter.in_thread(self.halter.groups.remove, record.id)
-            raise
-        return self._make_session(record, link, label)
 
     def _reserve(self, name: str) -> None:
         names.check_new(name, (*self.session_names(), *self.ended))
@@ -542,19 +548,15 @@ class Engine:
     def find(self, text: str) -> Session:
         """A running session by id, name or unique prefix of the id."""
         ended = {word for record in self.ended.values() for word in (record.id, record.name)}
-        return self.sessions[names.living(text, self.session_names(), self.unreachable, ended)]
+        known, refuse = self.session_names(), self.incarnations.refuse_if_saved
+        return self.sessions[names.living(text, known, self.unreachable, ended, refuse)]
 
     def find_any(self, text: str) -> Session | SessionRow:
         """A running session, or else the newest ended session of that name."""
         try:
             return self.find(text)
-        except NotFound:
-            newest = sorted(self.ended.values(), key=lambda r: -(r.ended or 0))
-            found = next((r for r in newest if text in (r.id, r.name)), None)
-            if found is None:
-                prefix = names.match(text, {r.id: r.id for r in newest})
-                found = self.ended[prefix] if prefix else None
-            if found is None:
+        except (NotFound, Saved):
+            if (found := names.newest_ended(text, self.ended)) is None:
                 raise
             return found
 
@@ -567,7 +569,7 @@ class Engine:
         tell((self.held_acts.session_changed,), session.id, None)
         tell((record_end,), self.journal, session)
         self._leave(session)
-        self._burying.spawn(bury(self, session))
+        self.incarnations.buried(session.id, self._burying.spawn(bury(self, session)))
 
     def _leave(self, session: Session) -> None:
         tell((one.end for one in (*self._observers, self.execgate)), session)
@@ -576,13 +578,15 @@ class Engine:
         now = time.time()
         newest = sorted(self.ended.values(), key=lambda r: -(r.ended or 0))
         for n, record in enumerate(newest):
-            if n >= ENDED_KEPT_COUNT or now - (record.ended or 0) > self.settings.keep_ended_s:
+            old = n >= ENDED_KEPT_COUNT or now - (record.ended or 0) > self.settings.keep_ended_s
+            if old and record.state == "ended":
                 self.forget(record)
 
     def forget(self, record: SessionRow) -> None:
         self.ended.pop(record.id, None)
         self.store.post(store.forget(record.id))
         self.spooling.forget(record)
+        self._tasks.spawn(self.incarnations.forget(record.id))
 
     # ------------------------------------------------------------ events
 
@@ -594,9 +598,6 @@ class Engine:
     def _invitations_changed(self) -> None:
         self.events.wake()
         self.uplinks.changed()
-
-    def forget_acts(self, session_id: str) -> None:
-        self.writers.table.forget_acts(session_id)
 
     def _policy_changed(self, version: str) -> None:
         self.held_acts.policy_changed(version)

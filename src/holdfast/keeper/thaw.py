@@ -26,7 +26,7 @@ from holdfast.checkpointer.criu import HF_ROOT, PROGRAM, Call, Opened, connectio
 from holdfast.keeper import contain, file_tree, launch, terminal
 from holdfast.keeper import install_filter as install_filter  # the tree hides its file later
 from holdfast.wire import checkpointing
-from holdfast.wire.spawning import INIT_NAME, NET_HOST, Spawn
+from holdfast.wire.spawning import INIT_NAME, NET_HOST, Containment, Spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,12 +127,22 @@ def _restore(line: _socket.socket, saved: Saved, request: Spawn) -> None:
     assert containment is not None
     with open(os.open(checkpointing.MEMORY_FILE, os.O_RDONLY, dir_fd=saved.images), "rb") as f:
         memory.unpack(f)
-    create = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    create = os.O_RDWR | os.O_CREAT | os.O_TRUNC
     with (
         open(os.open(checkpointing.WRITTEN_FILE, os.O_RDONLY, dir_fd=saved.images), "rb") as f,
-        open(os.open(REPLACED_FILE, create, 0o600, dir_fd=saved.images), "wb") as replaced,
+        open(os.open(REPLACED_FILE, create, 0o600, dir_fd=saved.images), "w+b") as replaced,
     ):
-        memory.put_back(f, replaced)
+        made = memory.put_back(f, replaced)
+        replaced.flush()
+        try:
+            _run(line, saved, request, containment)
+        except BaseException:
+            replaced.seek(0)
+            memory.take_back(replaced, made)
+            raise
+
+
+def _run(line: _socket.socket, saved: Saved, request: Spawn, containment: Containment) -> None:
     listener, cookie = launch.gated(request.gate, contained=True)
     options: rpc.Options = {"rst_sibling": True, **connections(containment.net != NET_HOST)}
     call = Call(

@@ -19,6 +19,7 @@
     │   ├── NotListening        no process of the session listens on that port
     │   └── Nested              a session may not be attached inside itself
     ├── Unavailable (5)      host, keeper or relay cannot be reached; a retry is safe
+    │   ├── Saved               the session is on the disk only, and can be restored
     │   ├── PeerFault           the peer broke the protocol
     │   ├── Contradicted        the record lacks or changed an entry with a receipt
     │   └── WrongPin            a relay's key is not the key that its address pins
@@ -178,6 +179,12 @@ class Unavailable(HoldfastError):
     name, exit_code = "unavailable", 5
     retry_safe = True
     default_recover = "`holdfast up` starts the host; sessions keep running without it"
+
+
+class Saved(Unavailable):
+    name = "saved"
+    retry_safe = True
+    default_recover = "`holdfast restore SESSION` brings it back"
 
 
 class PeerFault(Unavailable):

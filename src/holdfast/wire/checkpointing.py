@@ -1,18 +1,19 @@
-"""What the host tells the checkpointer (holdfast/checkpointer), and its answers.
+"""The packets between the host and the checkpointer (holdfast/checkpointer).
 
-The host starts one process for each checkpoint. They share a SOCK_SEQPACKET socket, whose
-descriptor is the process's argument. One packet is one JSON object. Both are of the same release.
+The host starts one process for each checkpoint. Host and process share a SOCK_SEQPACKET socket,
+whose descriptor is the process's argument. One packet is one JSON object. Both programs are of the
+same release.
 
     host to checkpointer     | with descriptors
     -------------------------|------------------------------------------------------------------
     the job (Dump)           | the directory for images, then the namespaces in the job's order
-    {"go_on": true or false} | the answer to `saved`, if the session is to end
+    {"go_on": true or false} | the answer to `saved`; anything but true makes the dump fail
 
     checkpointer to host     | means
     -------------------------|------------------------------------------------------------------
     {"step": S, "bytes": N}  | progress: `begun`, `frozen`, `saved`, `copied`, `resumed`, `hashed`
-    {"saved": true, ...}     | all images are on the disk and the processes are frozen: with `stop`,
-                             | they end after {"go_on": true}, and go on after any other answer
+    {"saved": true, ...}     | all images are written and the processes are frozen. With `stop`,
+                             | everything is on the disk, and they end after {"go_on": true}
     {"done": {...}}          | the last packet: an Outcome
 """
 

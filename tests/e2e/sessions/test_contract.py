@@ -27,6 +27,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("metrics", {"families": True}),
     ("events", {}),
     ("ls", {"all": True}),
+    ("checkpoints", {}),
     ("send_away", {"session": "work"}),
     ("get", {"session": "work"}),
     ("get", {"session": "gone"}),
@@ -201,6 +202,8 @@ def test_t6_traffic_is_valid_by_the_published_schemas(hf: Installation) -> None:
 def test_every_operation_is_asked_or_has_a_reason() -> None:
     elsewhere = {
         "down": "ends the host",
+        "checkpoint": "needs CRIU: tests/e2e/recovery/test_checkpoint.py",
+        "restore": "the same",
         "signal": "needs a process: tests/e2e/record/test_signal.py",
         "files.put": "needs the bytes: tests/e2e/files/test_change.py",
         "files.rm": "changes files: the same",

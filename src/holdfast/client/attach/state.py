@@ -20,7 +20,7 @@ from holdfast.client.attach.turn_notices import COMMANDS, TurnNotices
 from holdfast.client.attach.unacked import Unacked
 from holdfast.client.gone import HostGone, NoRoute
 from holdfast.client.signing import SigningTarget
-from holdfast.model.errors import NotAllowed, PeerFault, TimedOut, Unavailable
+from holdfast.model.errors import NotAllowed, PeerFault, Saved, TimedOut, Unavailable
 from holdfast.model.limits import ACK_EVERY_INPUTS
 from holdfast.wire import frames
 
@@ -175,6 +175,9 @@ class AttachState:
         if isinstance(error, Unavailable | TimedOut | OSError | NoRoute):
             self._emit(events.Disconnect())
             self.again.failed(self._now)
+            if isinstance(error, Saved):
+                self._overdrawn = True
+                return self._emit(Notice(f"{error.message}; {error.recover}; waiting for that"))
             return self._still_away("does not answer")
         self._emit(farewell.sent_away(self.name, error))
 

@@ -13,6 +13,8 @@ statement (core/record/statement.py) has place, kind, client and number.
     turn           | canonical {act, to}; `to` may be null
     rename         | canonical {name}
     signal         | canonical {pid, signal, tree}
+    checkpoint     | canonical {check, stop}
+    restore        | nothing; canonical {checkpoint} if `checkpoint` is given
     end            | nothing
     seize          | nothing; canonical {stop} if `stop` is true
     halt, resume   | nothing; canonical {operator} if `operator` is given
@@ -238,6 +240,10 @@ CONTENTS: Final[Mapping[str, Callable[[Mapping[str, object]], bytes]]] = {
     "rename": _name,
     "signal": _signal,
     "end": _nothing,
+    "checkpoint": lambda fields: canonical.encode(
+        {name: bool(fields.get(name, False)) for name in ("check", "stop")}
+    ),
+    "restore": lambda fields: _given(fields, "checkpoint"),
     "forward": lambda fields: canonical.encode({"port": fields["port"]}),
     "seize": lambda fields: _given(fields, "stop"),
     "halt": lambda fields: _given(fields, "operator"),

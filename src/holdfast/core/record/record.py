@@ -92,7 +92,7 @@ Phase = Literal["intent", "outcome", "fact"]
 # Kinds whose content is an explicit request, never an answer to a program's prompt.
 _SPOKEN: Final = names_of(
     "command resize signal turn seize halt resume end rename grant revoke approve deny policy "
-    "spawn operator invite forget down relays redact files forward"
+    "spawn operator invite forget down relays redact files forward save restore"
 )
 _TYPED: Final = frozenset(("line", "paste"))
 

@@ -214,6 +214,25 @@ session.re_established  a new incarnation of the session has started; memory and
     in_flight list  references to acts with an unknown outcome
     halted yes  whether the lost incarnation was halted
     notes list  what could not be brought back, in words
+session.saved  the session was saved to disk, and goes on
+    +who
+    checkpoint text  the id of the checkpoint
+    bytes number  its size
+session.checkpointed  the session was saved to disk, and its processes ended
+    +before
+    exit_code number?  null
+    reason text  in words, with the id of the checkpoint
+    survivors number  processes of the session that still ran
+    ended_by text*  "unknown"
+    perhaps list*  empty
+    act text?*  null
+    asked yes*  whether an operator ended the session with `end`
+session.restored  the session is back with its processes
+    +who
+    checkpoint text  the id of the checkpoint
+    at number  the moment that its memory is from
+    epoch number  the new incarnation
+    root_pid number  the session's first process
 session.output_rolled  the host itself missed output that had rolled off
     start number  the first missed offset
     end number  the next offset

@@ -59,6 +59,8 @@ Sessions
     sessions: attach build  connect your terminal to a session; `a` is short for it
     sessions: detach work --others  detach clients from a session; the session keeps running
     sessions: rename shell-1 work  give a session another name
+    recovery.checkpoints: checkpoint work  save a session with its processes to disk
+    recovery.checkpoints: restore work  bring a saved or lost session back with its processes
     sessions: end build  end everything that runs in a session; `kill` does the same
     sessions: forget build  delete the remains of an ended session
 

@@ -32,10 +32,20 @@ if TYPE_CHECKING:
     from holdfast.host.session.session import Session
     from holdfast.host.storage.events import Events
     from holdfast.host.storage.journal import Journal
-    from holdfast.host.storage.store import Store
+    from holdfast.host.storage.store import SessionRow, Store
 
 COMPARE_S = 5.0  # for the file system of a workspace to answer
 LAST_VIEW_S = 2.0  # for viewers that keep up to take the last output
+
+
+class Checkpointed(Protocol):
+    """Which ended sessions can be restored; keeps the output of these sessions."""
+
+    def saved_session(self, session: str) -> bool: ...
+
+    def awaited(self, row: SessionRow) -> bool: ...
+
+    async def keep_output(self, session: Session) -> None: ...
 
 
 class Survivor(Protocol):
@@ -62,6 +72,9 @@ class Survivor(Protocol):
     @property
     def ended(self) -> Container[str]: ...
 
+    @property
+    def incarnations(self) -> Checkpointed: ...
+
     def forget_old(self) -> None: ...
 
 
@@ -71,7 +84,7 @@ def record_end(journal: Journal, session: Session) -> None:
     After `end`, the outcome of that act is the record.
     """
     row, end = session.record, session.end_of
-    if end.asked:
+    if end.asked or end.saved_as:
         return
     known = end.cause.actor != UNKNOWN.actor
     journal.post(
@@ -103,7 +116,12 @@ async def bury(host: Survivor, session: Session) -> None:
         host.events.note(session.id, "session.tool_files", {"changed": changed})
     with log_errors(what):
         await _let_finish(session)
+    saved, awaited = host.incarnations.saved_session(session.id), host.incarnations.awaited(record)
     for viewer in list(session.viewers):
+        if awaited:  # the client reconnects, and waits for the restore
+            session.viewers.leave(viewer, "checkpointed")
+            viewer.conn.close()
+            continue
         with log_errors(what):
             viewer.conn.event(
                 "ended",
@@ -121,10 +139,14 @@ async def bury(host: Survivor, session: Session) -> None:
     probe("host.end.recorded")
     session.link.send(wire.release())
     probe("host.end.released")
+    if saved:
+        with log_errors(what):
+            await host.incarnations.keep_output(session)
     with log_errors(what):
         await session.dispose()
     await host.halter.in_thread(host.halter.groups.remove, session.id)
-    await host.own_directories.remove(session.id)
+    if not saved:
+        await host.own_directories.remove(session.id)
     host.forget_old()
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.core.record.record import MACHINE
 from holdfast.model.errors import Ambiguous, NotFound, Refused, Unavailable
 from holdfast.model.ids import ID_PREFIX_CHARS, check_name, session_id
+
+if TYPE_CHECKING:
+    from holdfast.host.storage.store import SessionRow
 
 BASE_CHARS = 40
 SHOWN_MAX = 8  # candidates that an error lists
@@ -46,12 +50,16 @@ def _only(text: str, found: Sequence[str], names: Mapping[str, str]) -> str | No
 
 
 def living(
-    text: str, known: Mapping[str, str], unreachable: Mapping[str, str], ended: Container[str]
+    text: str,
+    known: Mapping[str, str],
+    unreachable: Mapping[str, str],
+    ended: Container[str],
+    refuse: Callable[[str], None],
 ) -> str:
     """The id of a running session by id, name or unique prefix of the id.
 
     `known`: names by id. The whole id or name of an ended session means that session, not a prefix
-    of a running one.
+    of a running one. `refuse` raises the error for a session that can be restored.
     """
     found = match(text, known)
     if found is not None and text not in (found, known[found]) and text in ended:
@@ -63,6 +71,7 @@ def living(
         )
     if found is not None:
         return found
+    refuse(text)
     if text in ended:
         raise NotFound(
             f"session {text} has ended",
@@ -74,6 +83,15 @@ def living(
 def beginning(text: str, ids: Iterable[str], prefix_chars: int = ID_PREFIX_CHARS) -> list[str]:
     """The ids that begin with a text of sufficient length."""
     return [i for i in ids if i.startswith(text)] if len(text) >= prefix_chars else []
+
+
+def newest_ended(text: str, ended: Mapping[str, SessionRow]) -> SessionRow | None:
+    """The newest ended session of that name or id, or the only one with an id that begins so."""
+    newest = sorted(ended.values(), key=lambda r: -(r.ended or 0))
+    found = next((r for r in newest if text in (r.id, r.name)), None)
+    if found is None and (prefix := match(text, {r.id: r.id for r in newest})):
+        return ended[prefix]
+    return found
 
 
 def new_id(taken: Collection[str]) -> str:

@@ -20,6 +20,7 @@ from holdfast.core.record.record import host_fact
 from holdfast.core.session import incarnation, lifecycle
 from holdfast.core.session.incarnation import LastSeen, Lost
 from holdfast.host.lifecycle import limits, prepare
+from holdfast.host.lifecycle.beginning import Beginning, Complete
 from holdfast.host.lifecycle.contained import removal
 from holdfast.host.lifecycle.last_seen import Description
 from holdfast.host.session.stopped import StoppedOperators
@@ -54,6 +55,14 @@ class Output(NamedTuple):
     damaged: str  # what could not be read, in words
 
 
+class Saved(Protocol):
+    """The checkpoints of sessions."""
+
+    def saved_session(self, session: str) -> bool: ...
+
+    def planned(self, complete: Complete) -> Complete: ...
+
+
 class Host(prepare.Maker, Protocol):
     """The parts of a host that bring a session back."""
 
@@ -72,18 +81,10 @@ class Host(prepare.Maker, Protocol):
     @property
     def spooling(self) -> Spooling: ...
 
-    def forget_acts(self, session_id: str) -> None: ...
+    @property
+    def incarnations(self) -> Saved: ...
 
-    async def start(
-        self,
-        record: SessionRow,
-        label: dict[str, Any],
-        spawn: wire.Spawn,
-        kept: limits.Wanted,
-        description: Description,
-    ) -> Session: ...
-
-    async def read_layout_and_gate(self, session: Session) -> str | None: ...
+    async def begin_described(self, asked: Beginning, description: Description) -> Session: ...
 
 
 class NearEnd:
@@ -100,12 +101,25 @@ class NearEnd:
         return {*self._in_flight}
 
     def possible(self, record: SessionRow) -> bool:
-        """Whether a session without a keeper ran, and its description is stored."""
-        ran = lifecycle.running(record.state) and record.state != "creating"
-        return ran and self._host.remembered.has(record.id)
+        """Whether a session without a keeper ran, and its description is stored.
 
-    async def start(self, record: SessionRow) -> None:
-        """Starts the next incarnation. HoldfastError: that is not possible."""
+        A session with a checkpoint of this boot waits for `restore`, which brings its memory back.
+        """
+        host, ran = self._host, lifecycle.running(record.state) and record.state != "creating"
+        waits = record.boot == host.boot and host.incarnations.saved_session(record.id)
+        return ran and not waits and host.remembered.has(record.id)
+
+    async def start(self, record: SessionRow) -> str | None:
+        """Starts the next incarnation; returns why not, in words, if that is not possible."""
+        if not self.possible(record):
+            return ""
+        try:
+            await self._start(record)
+        except HoldfastError as e:
+            return f"; it could not be re-established: {e.message}"
+        return None
+
+    async def _start(self, record: SessionRow) -> None:
         host = self._host
         saved = host.remembered.take(record.id)
         if saved is None:
@@ -115,17 +129,16 @@ class NearEnd:
         record.state = lifecycle.step(before, "interrupted")
         facts = {"before": before, "after": record.state, "reason": reason}
         host.events.note(record.id, "session.interrupted", facts)
-        host.forget_acts(record.id)
+        host.writers.forget_acts(record.id)
         await host.halter.in_thread(host.halter.groups.renew, record.id)
         loss = Loss(reason, before, tuple(self._in_flight.get(record.id, ())))
         output = await host.threads.of(record.id, _stored, host.spooling.spool(record.id, 0))
         coming = await plan(host, record, Description.restore(saved), loss, output)
-        session = await host.start(
-            coming.record, coming.label, coming.spawn, coming.limits, coming.description
+        complete = host.incarnations.planned(
+            lambda asked: limits.complete(host.halter, asked, coming.label, coming.limits)
         )
-        session.change("started", operator="host", root_pid=session.record.root_pid)
-        tell(session, host.journal, coming.lost)
-        await host.read_layout_and_gate(session)
+        begun = Beginning(coming.record, coming.label, coming.spawn, complete, "host")
+        tell(await host.begin_described(begun, coming.description), host.journal, coming.lost)
 
 
 class Next(NamedTuple):

@@ -71,6 +71,7 @@ class Nursery:
         self,
         request: wire.Spawn,
         complete: Callable[[wire.Spawn], Awaitable[wire.Spawn]] | None = None,
+        patience_s: float = SPAWN_WAIT_S,
     ) -> int:
         """Starts a keeper and its program; returns the keeper's pid.
 
@@ -81,7 +82,7 @@ class Nursery:
         loop = asyncio.get_running_loop()
         sock = await self._connect()
         try:
-            async with asyncio.timeout(SPAWN_WAIT_S):
+            async with asyncio.timeout(patience_s):
                 if complete is not None:
                     request = await complete(request)
                 await loop.sock_sendall(sock, wire.spawn(request))

@@ -90,6 +90,8 @@ class FileAuthors(Protocol):
 
     async def provided(self, paths: Sequence[str]) -> None: ...
 
+    def forget_acts(self, session: str) -> None: ...
+
 
 class Maker(Protocol):
     """The parts of a host that every new session needs."""

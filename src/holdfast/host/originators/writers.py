@@ -175,6 +175,9 @@ class Writers:
             self._unreported.begin(session, time.time())
             session.commands.listeners.append(lambda effects: self._shell_marks(session, effects))
 
+    def forget_acts(self, session: str) -> None:
+        self.table.forget_acts(session)
+
     def end(self, session: Session) -> None:
         if self._sessions.pop(session.id, None) is not None:
             self._inputs.ended(session.id)

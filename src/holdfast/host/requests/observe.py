@@ -98,7 +98,12 @@ async def ls(host: Host, ctx: Context, q: Ls) -> Listed:
         out.append(unreachable(id, name, why, relay))
     if q.all:
         engine.forget_old()
-        ended = [r for r in engine.ended.values() if host.may_observe(ctx.conn, r.id)]
+    ended = [
+        r
+        for r in engine.ended.values()
+        if (q.all or r.state == "checkpointed") and host.may_observe(ctx.conn, r.id)
+    ]
+    if ended:
         out += [describe_ended(r, relay) for r in sorted(ended, key=lambda r: r.ended or 0)]
     last = engine.last_used.newest(ctx.conn.operator, {s.id for s in running})
     return Listed(sessions=tuple(out), last=last or ABSENT)

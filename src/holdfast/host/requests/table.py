@@ -39,6 +39,7 @@ from holdfast.host.requests.files import handlers as files
 from holdfast.host.requests.files import uploads
 from holdfast.host.requests.host import Context, Host
 from holdfast.host.requests.ports import forward
+from holdfast.host.requests.recovery import checkpoints
 from holdfast.host.runtime.connection import Connection
 from holdfast.host.session.session import Session
 from holdfast.host.storage.store import SessionRow
@@ -57,6 +58,9 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     "rename": sessions.rename,
     "end": sessions.end,
     "signal": signals.signal,
+    "checkpoint": checkpoints.checkpoint,
+    "restore": checkpoints.restore,
+    "checkpoints": checkpoints.checkpoints,
     "forget": sessions.forget,
     "who": observe.who,
     "resolve": resolve.resolve,

@@ -54,6 +54,9 @@ class Ending:
         self.cause = UNKNOWN  # of the end, once the session has ended
         self.memory_lost = False  # the keeper died: no exit code
         self._asked_by = ""  # the operator of the first request
+        self.saved_as = ""  # the checkpoint with which the processes end
+        # The same, as a host learns it that finds the session already killed.
+        self.find_saved: Callable[[], str] = lambda: ""
         self._by: dict[int, str] = {}  # the operator that last sent a signal to the first program
 
     @property
@@ -148,18 +151,22 @@ class Ending:
         self.cause, self.memory_lost = cause, status < 0
         r.ended, r.exit_code, r.reason, r.ended_by = time.time(), code, reason, cause.actor
         r.output_start, r.output_end = session.ring.start, session.ring.head
+        if status == signal.SIGKILL:  # a wait status: killed, without a core
+            self.saved_as = self.saved_as or self.find_saved()
+        if self.saved_as:
+            r.reason, r.exit_code, code, r.ended_by = f"saved as {self.saved_as}", None, None, ""
         with log_errors(what):
             session.change(
-                "exited" if status >= 0 else "lost",
+                "checkpointed" if self.saved_as else "exited" if status >= 0 else "lost",
                 exit_code=code,
-                reason=reason,
+                reason=r.reason,
                 survivors=r.survivors,
                 ended_by=cause.actor,
                 perhaps=[*self.perhaps],
                 act=cause.ref(session.ref),
                 asked=self.asked,
             )
-        r.state = "ended"
+        r.state = "checkpointed" if self.saved_as else "ended"
         with log_errors(what):
             session.lane.close()
         if not session.ended.done():

@@ -78,6 +78,7 @@ class Lane:
         self._waiting_bytes = 0
         self._window = INPUT_WINDOW_BYTES
         self._asking = False  # a query is under way; nothing is sent meanwhile
+        self._held = False  # nothing is sent while the session is being saved
         if link.ring.accepted != link.ring.written:
             self._ask()  # the keeper still holds input of an earlier host
 
@@ -110,6 +111,20 @@ class Lane:
             # The keeper remembers only the newest clients; the record has all of them.
             self._acked[origin] = self._sent[origin] = entry["number"]
         return self.acked(origin)
+
+    def origins(self) -> tuple[tuple[int, int, int], ...]:
+        """The newest origins, each with the number and the sequence of its last act."""
+        known = [(one, number, sequence) for one, (number, sequence) in self._last.items()]
+        return tuple(sorted(known, key=lambda one: one[2])[-ORIGINS_KEPT:])
+
+    def hold(self) -> None:
+        """Lets all acts wait, until `release`."""
+        self._held = True
+
+    def release(self) -> None:
+        self._held = False
+        if not self._asking:
+            self._go_on()
 
     @property
     def awaited(self) -> bool:
@@ -154,7 +169,7 @@ class Lane:
             kind, 0, origin, number, body, done, flags | (wire.ACT_ACK if want_done else 0)
         )
         if kind != wire.INPUT:
-            if self._asking:
+            if self._asking or self._held:
                 first = next(
                     (i for i, other in enumerate(self._waiting) if other.kind == wire.INPUT),
                     len(self._waiting),
@@ -183,6 +198,7 @@ class Lane:
         if (
             self._waiting
             or self._asking
+            or self._held
             or len(self._flight) >= ACTS_IN_FLIGHT // 2
             or self._flight_bytes + len(body) > self._window
         ):
@@ -215,7 +231,7 @@ class Lane:
         done.set_result(sequence if number == last else self.link.ring.accepted)
 
     def _may_send(self, act: _Pending) -> bool:
-        return not self._asking and (
+        return not (self._asking or self._held) and (
             act.kind != wire.INPUT
             or (
                 self._flight_bytes + len(act.body) <= self._window

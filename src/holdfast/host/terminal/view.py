@@ -63,6 +63,16 @@ def stored(snapshot_fd: int, ring: RingReader) -> tuple[bytes, int, Notes]:
     return b"", ring.start, {}
 
 
+def store(snapshot_fd: int, offset: int, notes: Notes, blob: bytes) -> None:
+    """As a view stores its screen; for a session that is being restored."""
+    snapshot.store(snapshot_fd, offset, _head(notes) + blob)
+
+
+def _head(notes: Notes) -> bytes:
+    data = json.dumps(notes).encode()
+    return _HEAD.pack(len(data)) + data
+
+
 class View:
     def __init__(self, ring: RingReader, snapshot_fd: int, pool: Executor) -> None:
         self.ring = ring
@@ -330,8 +340,12 @@ class View:
         self._saved_at(offset)
 
     def _place(self) -> tuple[int, bytes]:
-        notes = json.dumps(self.saved_notes()).encode()
-        return self.fed - self.screen.pending, _HEAD.pack(len(notes)) + notes
+        return self.fed - self.screen.pending, _head(self.saved_notes())
+
+    async def exact(self) -> tuple[int, Notes, bytes]:
+        """(offset, the host's notes, the screen) at the head, for a checkpoint."""
+        offset, blob = await self.look(lambda screen: screen.save(True))
+        return offset, self.saved_notes(), blob
 
     def _saved_at(self, offset: int) -> None:
         self._stale = False

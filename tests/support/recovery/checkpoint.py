@@ -1,4 +1,4 @@
-"""Save a contained session of a keeper with the checkpointer, as a host does it."""
+"""Save a contained session of a keeper with the checkpointer, like a host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COPIED_MAX = 1 << 20
 
 
 def criu() -> wire.Criu:
-    """CRIU as the product finds it; skip the test if there is none."""
+    """CRIU as the product finds CRIU; skip the test without CRIU."""
     try:
         return find(os.environ.get(VARIABLE, ""))
     except Impossible as e:
@@ -30,12 +30,12 @@ def criu() -> wire.Criu:
 
 
 class Failed(Exception):
-    """The checkpointer could not do it."""
+    """The checkpointer failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The keeper's descriptors of a contained session: only they lead to its namespaces."""
+    """The keeper's descriptors of a contained session, the only way to the namespaces."""
 
     init: int
     namespaces: dict[str, int]

@@ -1,0 +1,1 @@
+"""Commands that save sessions to disk and bring them back."""

@@ -1,0 +1,121 @@
+"""Reads the facts for the preflight, and the namespaces of a session, from /proc.
+
+The namespaces come from the keeper: processes inside could show false namespaces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from holdfast.core.checkpoint.preflight import Process
+from holdfast.core.session.graph import Socket
+from holdfast.host.processes import proc_scan, sockets
+from holdfast.host.processes.process import Stat, read_proc
+from holdfast.model.errors import Impossible
+from holdfast.wire.checkpointing import NAMESPACES
+
+# Descriptors of these kinds hinder no checkpoint, so their targets are not kept.
+_HARMLESS: Final = (
+    *("socket:", "pipe:", "/dev/null", "/dev/pts/", "/dev/tty", "/dev/zero", "/dev/full"),
+    *("anon_inode:[eventfd]", "anon_inode:[eventpoll]", "anon_inode:[timerfd]"),
+    *("anon_inode:[signalfd]", "anon_inode:[pidfd]", "anon_inode:inotify"),
+)
+_PIDFD: Final = "anon_inode:[pidfd]"
+_SYSV: Final = "/SYSV"
+_MAPS_BYTES: Final = 1 << 20
+
+
+def processes(keeper: int, root: int) -> tuple[Process, ...]:
+    """The processes that a checkpoint saves: all but init and the zombies."""
+    found = [one for one in proc_scan.of_session(keeper) if one.state not in "ZX"]
+    around = _namespaces(root)
+    return tuple(_process(one, around) for one in found if not _is_init(one.pid))
+
+
+def _process(one: Stat, around: dict[str, str]) -> Process:
+    status = _status(one.pid)
+    own = _namespaces(one.pid)
+    return Process(
+        one.pid,
+        status.get("Name", "?"),
+        tuple(t for t in _targets(one.pid) if t[:1] in "/a" and not t.startswith(_HARMLESS)),
+        int(status.get("TracerPid", "0")),
+        int(status.get("Seccomp_filters", "1")),
+        bool(own) and own != around,
+        sum(int(status.get(k, "0 kB").split()[0]) << 10 for k in ("RssAnon", "RssShmem")),
+    )
+
+
+def _is_init(pid: int) -> bool:
+    return _status(pid).get("NSpid", "").split()[-1:] == ["1"]
+
+
+def _status(pid: int) -> dict[str, str]:
+    with contextlib.suppress(OSError):
+        lines = read_proc(f"/proc/{pid}/status").decode("utf-8", "replace").splitlines()
+        return {k: v.strip() for k, _, v in (line.partition(":") for line in lines)}
+    return {}
+
+
+def _namespaces(pid: int) -> dict[str, str]:
+    try:
+        return {name: os.readlink(f"/proc/{pid}/ns/{name}") for name in NAMESPACES}
+    except OSError:
+        return {}
+
+
+def _targets(pid: int) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                yield os.readlink(f"/proc/{pid}/fd/{name}")
+
+
+def shared_memory(found: tuple[Process, ...]) -> int:
+    """The number of System V segments that the processes have mapped."""
+    segments = set[str]()
+    for one in found:
+        with contextlib.suppress(OSError):
+            for line in read_proc(f"/proc/{one.pid}/maps").decode("utf-8", "replace").splitlines():
+                if _SYSV in line:
+                    segments.add(line.split()[4])
+    return len(segments)
+
+
+def connections(root: int, found: tuple[Process, ...]) -> tuple[str, ...]:
+    """Established TCP connections that the processes hold."""
+    held = {t for one in found for t in _targets(one.pid) if t.startswith("socket:[")}
+    table = sockets.table(root)
+    return tuple(
+        sorted(
+            f"{one.local} -> {one.remote}"
+            for inode, one in table.items()
+            if f"socket:[{inode}]" in held and _established(one)
+        )
+    )
+
+
+def _established(one: Socket) -> bool:
+    return one.kind.startswith("tcp") and one.state == "established"
+
+
+def held(keeper: int) -> tuple[int, list[int]]:
+    """The pid of init, and descriptors of the session's namespaces; the caller closes them."""
+    links = dict[str, str]()
+    try:
+        for name in os.listdir(f"/proc/{keeper}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                link = os.readlink(f"/proc/{keeper}/fd/{name}")
+                links["pidfd" if link == _PIDFD else link.partition(":")[0]] = name
+        notes = read_proc(f"/proc/{keeper}/fdinfo/{links['pidfd']}").decode()
+        init = int(notes.partition("Pid:")[2].split()[0])
+        opened = [
+            os.open(f"/proc/{keeper}/fd/{links[name]}", os.O_RDONLY | os.O_CLOEXEC)
+            for name in NAMESPACES
+        ]
+    except (OSError, KeyError, ValueError, IndexError) as e:
+        raise Impossible(f"the keeper does not show the session's namespaces: {e}") from e
+    return init, opened

@@ -1,0 +1,1 @@
+"""Requests that save sessions to disk and bring them back."""
