@@ -134,8 +134,7 @@ class Engine:
         )
         self.last_used = LastUsed(database)
         self.remembered = Remembered(database.rows(ROWS), keys.remembered_key(machine))
-        self.descriptions = Descriptions(database, self.remembered)
-        self.near_end = NearEnd(self)
+        self.descriptions, self.near_end = Descriptions(database, self.remembered), NearEnd(self)
         self.spooling = Spooling(home, machine, settings.spool_bytes, self.events.note)
         # Told of the beginning and the end of every session, in this order.
         self._observers = (

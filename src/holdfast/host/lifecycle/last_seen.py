@@ -124,10 +124,10 @@ class Descriptions:
         if (saver := self._savers.pop(session.id, None)) is not None:
             saver.close()
         self._environments.pop(session.id, None)
-        if session.ended.done():  # otherwise the session goes on, and its keeper is claimed again
+        end = session.end_of
+        if session.ended.done() and not (end.memory_lost or end.saved_as):  # it cannot come back
             self._of.pop(session.id, None)
-            if not session.end_of.memory_lost:
-                self._store.post(forget_description(session.id))
+            self._store.post(forget_description(session.id))
 
     def _exported(self, session: Session, environment: Mapping[str, bytes]) -> None:
         self._environments[session.id] = {
