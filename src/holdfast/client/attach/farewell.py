@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from holdfast.client.attach.events import Finish
-from holdfast.model.errors import HoldfastError, NotAllowed, NotFound
+from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, Saved
 from holdfast.model.printable import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
+
+
+def waits_for_restore(error: object) -> str:
+    """The notice of a client that waits until its session is restored; else empty."""
+    return f"{error.message}; {error.recover}; waiting for that" if isinstance(error, Saved) else ""
 
 
 def sent_away(session: str, error: HoldfastError) -> Finish:

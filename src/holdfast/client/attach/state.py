@@ -20,7 +20,7 @@ from holdfast.client.attach.turn_notices import COMMANDS, TurnNotices
 from holdfast.client.attach.unacked import Unacked
 from holdfast.client.gone import HostGone, NoRoute
 from holdfast.client.signing import SigningTarget
-from holdfast.model.errors import NotAllowed, PeerFault, Saved, TimedOut, Unavailable
+from holdfast.model.errors import NotAllowed, PeerFault, TimedOut, Unavailable
 from holdfast.model.limits import ACK_EVERY_INPUTS
 from holdfast.wire import frames
 
@@ -175,10 +175,7 @@ class AttachState:
         if isinstance(error, Unavailable | TimedOut | OSError | NoRoute):
             self._emit(events.Disconnect())
             self.again.failed(self._now)
-            if isinstance(error, Saved):
-                self._overdrawn = True
-                return self._emit(Notice(f"{error.message}; {error.recover}; waiting for that"))
-            return self._still_away("does not answer")
+            return self._still_away("does not answer", error)
         self._emit(farewell.sent_away(self.name, error))
 
     def _connection_lost(self, error: HoldfastError) -> None:
@@ -203,10 +200,10 @@ class AttachState:
         self.again.at = 0.0
         self._tick(events.Tick())
 
-    def _still_away(self, why: str) -> None:
-        if self.again.long(self._now):
+    def _still_away(self, why: str, error: object = None) -> None:
+        if (saved := farewell.waits_for_restore(error)) or self.again.long(self._now):
             where = self._machine or "the host"
-            self._emit(Notice(f"{where} {why}; the session keeps running; trying again"))
+            self._emit(Notice(saved or f"{where} {why}; the session keeps running; trying again"))
             self._overdrawn = True
 
     def _tick(self, event: events.Tick) -> None:
