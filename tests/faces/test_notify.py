@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.client.engine.engine import Engine
 from holdfast.core.session.waits import Wait
 from holdfast.faces.notify.desktop import Desktop, socket_of
-from holdfast.faces.notify.following import TEXT_CHARS, short
+from holdfast.faces.notify.following import TEXT_CHARS, Watched, short
 from holdfast.faces.notify.terminal import sequence
 from holdfast.faces.notify.webhook import Webhook
 from holdfast.model.errors import Impossible, Refused, Usage
@@ -38,6 +39,19 @@ def test_a_long_act_is_cut_and_names_the_command_that_shows_it() -> None:
     found = short(wait)
     assert found.startswith("x" * (TEXT_CHARS - 3) + "...") and "holdfast approve box/q1" in found
     assert short(wait._replace(kind="secret", text="sudo true")) == "sudo true"
+
+
+def test_no_text_of_a_machine_reaches_the_terminal_as_a_sequence() -> None:
+    found: list[Wait] = []
+    engine = Engine.__new__(Engine)  # is not asked
+    watched = Watched(engine, "box", frozenset(("approval",)), (), found.append, lambda text: None)
+    hostile = "x\a\x1b]52;c;eA==\a\ud800"
+    names = ("id", "session", "name", "operator", "text", "because")
+    watched._event(
+        {"event": "approvals", "approvals": [dict.fromkeys(names, hostile) | {"asked": 1}]}
+    )
+    data = sequence(found[0].title, short(found[0]), {"TERM": "xterm"})
+    assert data.count(b"\x1b") == 1 and data.count(b"\a") == 2 and b"box/x" in data
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,13 @@ def test_p3_unlisted_state_is_not_taken_for_gone(tmp_path: Path) -> None:
     assert not said(tmp_path / "a", "bash", "f() { :; }", bodies=False).functions
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_r1_an_exported_array_is_no_variable_of_programs(tmp_path: Path, shell: str) -> None:
+    """Else its listing would be the text of PROMPT_COMMAND in the next incarnation."""
+    found = said(tmp_path, shell, "export A; typeset -ax A=(one two); export B=three")
+    assert "A" not in found.environment and found.environment["B"] == b"three"
+
+
 def test_nothing_is_kept_of_a_value(tmp_path: Path) -> None:
     found = sealed(
         said(

@@ -66,6 +66,7 @@ _VARIABLE: Final = re.compile(
     rb" (?:([A-Za-z_]\w*) )?([^\s=]+)(?:=((?:" + _SPAN + rb")*+))?\n",
     re.S,
 )
+_ARRAY: Final = re.compile(rb" -\w*[aA]")
 _ASSIGNMENT: Final = re.compile(rb"([A-Za-z_]\w*)=((?:" + _SPAN + rb")*+)\n", re.S)
 _ALIAS: Final = re.compile(rb"(?:alias )?(?:-- )?([^\s=]+)=((?:" + _SPAN + rb")*+)\n", re.S)
 _TRAP: Final = re.compile(
@@ -280,7 +281,7 @@ def _variables(
         # Each `cd` changes OLDPWD: only `cd -` and texts that name the variable use it.
         if name != "OLDPWD" and (how == b"export" or b"x" in flags):
             exported.add(name)
-            if value is not None:
+            if value is not None and not _ARRAY.search(flags):  # no program gets an array
                 environment[name] = _plain(value)
         if name == "PATH" and value is not None:
             entries = _entries(value)

@@ -144,8 +144,13 @@ class Watched:
         elif event["event"] == "missed":
             self._said(f"{event['count']} sessions came and went without a notice")
         for wait in found:
-            text, why = shown(wait.text, escaped=True), shown(wait.why, escaped=True)
-            self._told(wait._replace(machine=self._machine, text=text, why=why))
+            # All texts come from the machine, and a terminal would obey their control characters.
+            texts = {
+                name: shown(value, escaped=True)
+                for name, value in wait._asdict().items()
+                if isinstance(value, str)
+            }
+            self._told(wait._replace(**{**texts, "machine": self._machine}))
 
 
 async def follow(watched: Sequence[Watched], outboxes: Sequence[Outbox], said: Said) -> None:
