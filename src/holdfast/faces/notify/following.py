@@ -145,7 +145,7 @@ class Watched:
             self._said(f"{event['count']} sessions came and went without a notice")
         for wait in found:
             # All texts come from the machine, and a terminal would obey their control characters.
-            texts = {
+            texts: dict[str, Any] = {
                 name: shown(value, escaped=True)
                 for name, value in wait._asdict().items()
                 if isinstance(value, str)
