@@ -232,7 +232,8 @@ def test_every_probe_of_the_host_has_its_kill() -> None:
     assert sorted(found) == sorted(set(found)), "one call site, one name"
     # Killed in tests/host/storage/test_journal.py, tests/e2e/authority/test_invite.py,
     # test_relay_faults.py. Tests of limits wait for theirs: nothing is half done there.
-    areas = ("host.journal.", "host.join.", "host.uplink.", "host.limits.")
+    # tests/host/storage/test_spool.py crashes at every operation on the files of the spool.
+    areas = ("host.journal.", "host.join.", "host.uplink.", "host.limits.", "host.spool.")
     elsewhere = [name for name in found if name.startswith(areas)]
     assert sorted(set(found) - set(elsewhere)) == sorted(KILLS)
 

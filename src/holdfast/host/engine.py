@@ -623,7 +623,8 @@ class Engine:
         await self.uplinks.close()
         await self._burying.wait(BURY_WAIT_S)
         self._tasks.cancel()
-        self.limit_watch.close()
+        for part in (self.limit_watch, self.descriptions):
+            part.close()
         await self.journal.close()
         await self.spooling.close()
         self.execgate.close()
@@ -635,9 +636,7 @@ class Engine:
         if self.turn_plugin is not None:
             self.turn_plugin.close()
         self.threads.close()
-        self.own_directories.close()
-        self.held_acts.close()
-        self.gate.close()
-        self.halter.close()
+        for last in (self.own_directories, self.held_acts, self.gate, self.halter):
+            last.close()
         self.devices.flush()
         self.store.close()

@@ -153,6 +153,12 @@ MUTANTS = {
         '"exited" if status >= 0 else "lost"',
         '"exited"',
     ),
+    "a new incarnation has the old epoch": Mutant(
+        "power_cut",
+        "host/lifecycle/near_end.py",
+        "record.epoch + 1",
+        "record.epoch",
+    ),
 }
 
 

@@ -19,7 +19,7 @@ class Asked:
     def __init__(self, silent: int = 0, lflag: int = 0) -> None:
         self.silent, self._lflag = silent, lflag
         self.ended = asyncio.get_running_loop().create_future()
-        self.link = SimpleNamespace(closed=False)
+        self.link, self.begins_at = SimpleNamespace(closed=False), 0
         shell = SimpleNamespace(at_prompt=False)
         self.commands = SimpleNamespace(shell=shell, prompted_at=0)
         self.sent: list[tuple[int, bytes]] = []

@@ -100,6 +100,7 @@ class Descriptions:
     def __init__(self, database: Store, remembered: Remembered) -> None:
         self._store, self._remembered = database, remembered
         self._of: dict[str, Description] = {}
+        self._closed = False
         self._savers: dict[str, Saver] = {}
         self._environments: dict[str, Mapping[str, str]] = {}  # since the last save
 
@@ -129,6 +130,11 @@ class Descriptions:
             self._of.pop(session.id, None)
             self._store.post(forget_description(session.id))
 
+    def close(self) -> None:
+        self._closed = True
+        for saver in self._savers.values():
+            saver.close()
+
     def _exported(self, session: Session, environment: Mapping[str, bytes]) -> None:
         self._environments[session.id] = {
             name: value.decode("utf-8", "surrogateescape") for name, value in environment.items()
@@ -136,7 +142,7 @@ class Descriptions:
 
     async def _save(self, session: Session) -> None:
         known = self._of.get(session.id)
-        if known is None or session.ended.done():
+        if known is None or session.ended.done() or self._closed:
             return
         try:
             cwd, found = await session.looked(_look, session)
