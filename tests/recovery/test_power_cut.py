@@ -221,6 +221,19 @@ def test_r1_a_host_killed_while_it_brings_a_session_back(stage: Stage, step: str
     assert len(shells) == 1, shells
 
 
+def test_r3_a_session_that_still_runs_gets_no_second_incarnation(stage: Stage) -> None:
+    """Its keeper lives, and only the socket was removed."""
+    stage.start_host()
+    stage.new("work", ["/bin/bash"])
+    session = stage.session("work")
+    stage.kill_host()
+    os.unlink(f"{stage.home.run}/{session['id']}.keeper")
+    stage.start_host()
+    after = stage.session("work")
+    assert after["epoch"] == 1 and "still runs" in after["reason"], after
+    assert stage.running(session["pid"]) and stage.shells() == [session["pid"]]
+
+
 def test_r1_two_power_cuts(stage: Stage) -> None:
     stage.start_host()
     stage.new("work", ["/bin/bash"])

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from holdfast.model.printable import printable
 
 RUNNING_KEPT: Final = 16  # programs that are listed for an operator
+IN_FLIGHT_KEPT: Final = 32  # acts that are listed; the record has all of them
 RUNNING_CHARS: Final = 200  # of the arguments of each
 NAMES_BYTES: Final = 8 << 10  # in the label of the keeper
 # The next shell sets these itself.

@@ -9,12 +9,13 @@ either a keeper, which the next host adopts, or a session that is brought back w
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from holdfast.core.record.record import host_fact
 from holdfast.core.session import incarnation, lifecycle
@@ -23,6 +24,7 @@ from holdfast.host.lifecycle import limits, prepare
 from holdfast.host.lifecycle.beginning import Beginning, Complete
 from holdfast.host.lifecycle.contained import removal
 from holdfast.host.lifecycle.last_seen import Description
+from holdfast.host.processes import process
 from holdfast.host.session.stopped import StoppedOperators
 from holdfast.host.shell.launch import is_shell
 from holdfast.host.storage.spool import Spool
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
     from holdfast.host.storage.events import Events
     from holdfast.host.storage.journal import Journal
     from holdfast.host.storage.remembered import Remembered
+
+
+GONE_S: Final = 5.0  # for a program to end after its terminal is gone
+LOOK_S: Final = 0.05
 
 
 class Loss(NamedTuple):
@@ -121,6 +127,7 @@ class NearEnd:
 
     async def _start(self, record: SessionRow) -> None:
         host = self._host
+        await _gone(record, host.boot)
         saved = host.remembered.take(record.id)
         if saved is None:
             raise Unavailable("its description cannot be read")
@@ -131,7 +138,8 @@ class NearEnd:
         host.events.note(record.id, "session.interrupted", facts)
         host.writers.forget_acts(record.id)
         await host.halter.in_thread(host.halter.groups.renew, record.id)
-        loss = Loss(reason, before, tuple(self._in_flight.get(record.id, ())))
+        in_flight = self._in_flight.get(record.id, [])[-incarnation.IN_FLIGHT_KEPT :]
+        loss = Loss(reason, before, tuple(in_flight))
         output = await host.threads.of(record.id, _stored, host.spooling.spool(record.id, 0))
         coming = await plan(host, record, Description.restore(saved), loss, output)
         complete = host.incarnations.planned(
@@ -219,6 +227,20 @@ async def plan(
     )
     fresh = Description(known.request, known.operator, last)
     return Next(row, label, spawn, wanted.limits, fresh, lost)
+
+
+async def _gone(record: SessionRow, boot: str) -> None:
+    """Waits until the first program is gone: a keeper that only lost its socket holds it still."""
+    deadline = time.monotonic() + GONE_S
+    while record.boot == boot and (found := process.read_stat(record.root_pid)) is not None:
+        if found.start != record.root_start or found.state in ("Z", "X"):
+            return
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                f"its first program (process {record.root_pid}) still runs, and its keeper cannot "
+                "be reached"
+            )
+        await asyncio.sleep(LOOK_S)
 
 
 def _stored(spool: Spool) -> Output:
