@@ -191,6 +191,7 @@ def test_an_ended_session_is_cleaned_up_though_an_observer_fails(
             journal=SimpleNamespace(post=broken),
             _observers=(worst,) * 4,
             execgate=last,
+            incarnations=SimpleNamespace(buried=lambda session, burial: None),
         )
         engine._leave = lambda one: Engine._leave(engine, one)
         one: Any = SimpleNamespace(id="s", record="its record")
@@ -289,6 +290,7 @@ def test_a_keeper_is_released_though_a_viewer_fails(tmp_path: Path) -> None:
             forget_old=lambda: done.append("old ones"),
             threads=SimpleNamespace(of=nothing),
             own_directories=SimpleNamespace(remove=nothing),
+            incarnations=SimpleNamespace(saved_session=lambda _: False, awaited=lambda _: False),
         )
         await bury(engine, one)
         assert (
