@@ -9,7 +9,7 @@ variables, and what its operators are told.
    that ran, are listed for an operator to start.
 2. Output of the new incarnation has offsets above every offset of the old one, also above output
    that was never stored. So no cursor of an old client means other bytes now.
-3. What was lost is said in the terminal, in `ls`, in an event and in the record.
+3. The terminal, an event and the record say what was lost.
 """
 
 from __future__ import annotations
@@ -93,15 +93,18 @@ class Lost(NamedTuple):
         }
 
 
-def first_offset(end: int) -> int:
-    """Return the first offset of the next incarnation. `end`: of the stored output."""
-    return (end // OFFSET_STEP + 1) * OFFSET_STEP
+def first_offset(end: int, epoch: int) -> int:
+    """Return the first offset of the incarnation `epoch`. `end`: of the stored output.
+
+    The epoch counts too, because the last incarnation may have stored nothing.
+    """
+    return max(end // OFFSET_STEP + 1, epoch - 1) * OFFSET_STEP
 
 
 def scrollback(pieces: Sequence[tuple[int, bytes]]) -> tuple[int, bytes]:
     """Return the end of the stored output, and the output to show. A gap becomes a line.
 
-    Only output of the last incarnation counts: it has a copy of what the one before left.
+    Only output of the last incarnation counts: it began with a copy of the output before it.
     """
     if not pieces:
         return 0, b""

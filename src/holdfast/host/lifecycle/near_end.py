@@ -215,7 +215,7 @@ async def plan(
         tuple(notes),
     )
     tail = output.tail + incarnation.notice(row.name, row.epoch, lost, _clock(lost.seen))
-    base = incarnation.first_offset(output.end) + len(tail)
+    base = incarnation.first_offset(output.end, row.epoch) + len(tail)
     label |= {"begins_at": base, "lost": lost.facts(), "brought_back": changed}
     spawn = spawn._replace(
         epoch=row.epoch,
