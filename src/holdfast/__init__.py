@@ -17,13 +17,17 @@ __version__ = "0.1.0"
 # The public names, by module: the imports below are for type checkers only.
 _NAMES = {
     "model.errors": """
-        Ambiguous Busy Changed Contradicted FromInside GateRefused Held HoldfastError
+        Ambiguous Busy Changed Contradicted Fenced FromInside GateRefused Held HoldfastError
         Impossible Lost Nested NotAllowed NotFound NotListening OnceUsed OperatorStopped
         OutcomeUnknown PeerFault Refused Saved Stale TimedOut TurnHeld Unavailable
         Unfinished Usage WrongPin
     """,
     "sdk.attach": "Attachment",
+    "sdk.branches": """
+        Branch Clash Difference FileChange FileState Forked Kept Left NewBranch Program
+    """,
     "sdk.client": "Approvals Client Machines Sessions Terminal connect",
+    "sdk.drained": "Drained DrainedSession",
     "sdk.files": "Files",
     "sdk.forward": "Forward",
     "sdk.observed": """
@@ -31,9 +35,10 @@ _NAMES = {
     """,
     "sdk.operators": "Operators",
     "sdk.results": """
-        Approval Attached Chunk Cursor Ended Envelope FileInfo FileMatch Found Granted Halted
-        Listing Liveness Machine Operator OperatorKey Output Question Range Resolved RunResult Scope
-        Screen Seized Sent SessionInfo Size Transferred TurnState Waited Waiting
+        Approval Attached Checkpoint Chunk Cursor Ended Envelope FileInfo FileMatch Found
+        Granted Halted Listing Liveness LostConnection Machine Operator OperatorKey Output
+        Preflight Question Range Resolved Restored RunResult Scope Screen Seized Sent
+        SessionInfo Size Transferred TurnState Waited Waiting
     """,
     "sdk.running": "Running",
     "sdk.session": "Session Turn",
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.model.errors import Busy as Busy
     from holdfast.model.errors import Changed as Changed
     from holdfast.model.errors import Contradicted as Contradicted
+    from holdfast.model.errors import Fenced as Fenced
     from holdfast.model.errors import FromInside as FromInside
     from holdfast.model.errors import GateRefused as GateRefused
     from holdfast.model.errors import Held as Held
@@ -69,12 +75,24 @@ if TYPE_CHECKING:
     from holdfast.model.errors import Usage as Usage
     from holdfast.model.errors import WrongPin as WrongPin
     from holdfast.sdk.attach import Attachment as Attachment
+    from holdfast.sdk.branches import Branch as Branch
+    from holdfast.sdk.branches import Clash as Clash
+    from holdfast.sdk.branches import Difference as Difference
+    from holdfast.sdk.branches import FileChange as FileChange
+    from holdfast.sdk.branches import FileState as FileState
+    from holdfast.sdk.branches import Forked as Forked
+    from holdfast.sdk.branches import Kept as Kept
+    from holdfast.sdk.branches import Left as Left
+    from holdfast.sdk.branches import NewBranch as NewBranch
+    from holdfast.sdk.branches import Program as Program
     from holdfast.sdk.client import Approvals as Approvals
     from holdfast.sdk.client import Client as Client
     from holdfast.sdk.client import Machines as Machines
     from holdfast.sdk.client import Sessions as Sessions
     from holdfast.sdk.client import Terminal as Terminal
     from holdfast.sdk.client import connect as connect
+    from holdfast.sdk.drained import Drained as Drained
+    from holdfast.sdk.drained import DrainedSession as DrainedSession
     from holdfast.sdk.files import Files as Files
     from holdfast.sdk.forward import Forward as Forward
     from holdfast.sdk.observed import Change as Change
@@ -90,6 +108,7 @@ if TYPE_CHECKING:
     from holdfast.sdk.operators import Operators as Operators
     from holdfast.sdk.results import Approval as Approval
     from holdfast.sdk.results import Attached as Attached
+    from holdfast.sdk.results import Checkpoint as Checkpoint
     from holdfast.sdk.results import Chunk as Chunk
     from holdfast.sdk.results import Cursor as Cursor
     from holdfast.sdk.results import Ended as Ended
@@ -101,13 +120,16 @@ if TYPE_CHECKING:
     from holdfast.sdk.results import Halted as Halted
     from holdfast.sdk.results import Listing as Listing
     from holdfast.sdk.results import Liveness as Liveness
+    from holdfast.sdk.results import LostConnection as LostConnection
     from holdfast.sdk.results import Machine as Machine
     from holdfast.sdk.results import Operator as Operator
     from holdfast.sdk.results import OperatorKey as OperatorKey
     from holdfast.sdk.results import Output as Output
+    from holdfast.sdk.results import Preflight as Preflight
     from holdfast.sdk.results import Question as Question
     from holdfast.sdk.results import Range as Range
     from holdfast.sdk.results import Resolved as Resolved
+    from holdfast.sdk.results import Restored as Restored
     from holdfast.sdk.results import RunResult as RunResult
     from holdfast.sdk.results import Scope as Scope
     from holdfast.sdk.results import Screen as Screen

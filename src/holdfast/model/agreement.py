@@ -27,6 +27,7 @@ KEY_BYTES: Final = 32
 STATIC: Final = b"static/1"  # the X25519 key of a sealed channel
 ROUTE: Final = b"route/1"  # the Ed25519 key at one relay; the relay's name follows
 REMEMBERED: Final = b"remembered/1"  # seals descriptions of sessions in the store
+IMAGES: Final = b"images/1"  # the X25519 key to which keys of checkpoints are sealed
 SPOOL: Final = b"spool/1"  # the key from which the keys of the spool's files are derived
 
 

@@ -17,6 +17,7 @@
     │   ├── OnceUsed            the idempotency key belongs to another act
     │   ├── Changed             a file changed during its transfer
     │   ├── NotListening        no process of the session listens on that port
+    │   ├── Fenced              this incarnation lost its lease, or lives at another machine
     │   └── Nested              a session may not be attached inside itself
     ├── Unavailable (5)      host, keeper or relay cannot be reached; a retry is safe
     │   ├── Saved               the session is on the disk only, and can be restored
@@ -168,6 +169,11 @@ class NotListening(Refused):
     name = "not_listening"
     retry_safe = True
     default_recover = "start the server in the session, or name the port on which it listens"
+
+
+class Fenced(Refused):
+    name = "fenced"
+    default_recover = "`holdfast lease show SESSION` tells where it lives, and until when to wait"
 
 
 class Nested(Refused):

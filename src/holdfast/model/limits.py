@@ -50,10 +50,15 @@ BELLS_MAX = 64  # local viewers that read a ring directly; the host serves the r
 
 # --- spool: what a session leaves on disk for a cold start ----------------------------------------
 # Per session on disk: some 20,000 lines. 1,000 sessions take 2 GiB at most.
+CHECKPOINTS_KEPT = 3  # newest checkpoints of a session
+CHECKPOINTS_KEPT_MAX = 1000
+CHECKPOINT_BYTES = 50 << 30  # of all checkpoints of a home
+CHECKPOINT_BYTES_MAX = 1 << 50
 SPOOL_BYTES = 2 * MiB
 SPOOL_BYTES_MIN = 256 * KiB
 SPOOL_BYTES_MAX = 64 * MiB  # a cold start reads all of it into memory
 SPOOL_SEGMENTS = 4  # files that share SPOOL_BYTES; the oldest is deleted as a whole
+COPIES_BYTES = 16 << 30  # of copies of sessions that this machine keeps for other machines
 SPOOL_FILES_MAX = 64  # short files count too: every host begins one
 SPOOL_PASS_BYTES = 256 * KiB  # the newest output of a session that one pass stores
 SPOOL_S = 1.0  # between two passes; a power cut loses at most the output of this time
@@ -108,6 +113,7 @@ INVITATION_GUESSES = 3  # wrong codes until an invitation is void
 WRONG_CODES, WRONG_CODES_S = 10, 60  # wrong codes on a machine in so many seconds: joins pause
 
 # --- turns, waits, ends -------------------------------------------------------------------------
+CONNECTION_SILENT_S = 30.0  # without acknowledgement; then the peer of a connection is silent
 TURN_IDLE_S = 10.0  # a holder that has not written for this long loses the turn
 TURN_GONE_S = 900.0  # a seized turn is free when its holder had no client for this long
 TURN_REQUESTS_MAX = 64  # operators that wait for the turn of a session
@@ -201,3 +207,10 @@ RELAY_HOOK_BODY_S = 10.0  # from the first byte of a webhook to the last byte of
 RELAY_HOOK_ANSWER_S = 20.0  # for the service to answer; providers wait 10 to 30 s
 RELAY_HOOKS_PER_S = 20.0  # of one route
 RELAY_HOOKS_BURST = 100.0  # after a rest, this many may come at once
+
+# ---------------------------------------------------------------- leases (core/lease)
+LEASE_TERM_S = 10.0  # etcd needs some 1.5 s for a new leader
+LEASE_TERM_MIN_S, LEASE_TERM_MAX_S = 1.0, 3600.0
+# Both clocks together: quartz is below 0.01%, a clock that NTP corrects below 0.1%.
+LEASE_DRIFT = 0.05
+LEASE_DRIFT_MIN = 0.01

@@ -26,12 +26,14 @@ RIGHTS: Final = {
     "approve": "decide acts that wait for approval",
     "end": "end the session, rename it, forget it",
     "checkpoint": "freeze it to disk, restore and move it",
+    "rehome": "let other machines take it over, or pin it; invalidate its lease",
     "fork": "branch it, keep and discard branches",
     "files": "read and write files through it",
     "forward": "connect to its listening ports",
     "log": "read its record",
     "plain": "steer plain sessions too, where code can read the keys of the account (agents only)",
     "new": "make sessions on the machine",
+    "store": "keep copies of sessions of another machine here, and move them here (machines)",
     "manage": "operators, policy and the host of the machine",
 }
 READ: Final = frozenset(("observe", "log"))
@@ -56,9 +58,10 @@ STEERS: Final = frozenset(
 )
 ADMIN: Final = frozenset(RIGHTS) - {PLAIN}
 # The machine made administrators before this right existed; they have it too.
-LATER: Final = frozenset(("forward",))
+LATER: Final = frozenset(("forward", "store", "rehome"))
 BUNDLES: Final = {"read": READ, "execute": EXECUTE, "admin": ADMIN}
-MACHINE_WIDE: Final = frozenset(("new", "manage"))  # without meaning in an envelope of one session
+# Without meaning in an envelope of one session.
+MACHINE_WIDE: Final = frozenset(("new", "manage", "store"))
 
 
 def parse(text: str) -> frozenset[str]:
