@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import tempfile
 import time
 from pathlib import Path
 
+import pytest
+
 from holdfast.wire import keeper as wire
 from holdfast.wire import ring as layout
+from tests.support.contained_keeper import Contained
 from tests.support.keeper import RAW, Link, Nursery, boottime_ns, stop, until
 
 
@@ -78,7 +82,8 @@ def test_r3_waiting_input_does_not_pass_the_fence(nursery: Nursery, tmp_path: Pa
     )
     link.wait_for(b"READY")
     waiting = link.fill()
-    fence(link, 1)
+    with open(tmp_path / "freeze", "wb") as freezer:  # that stops nothing: the program reads on
+        fence(link, 1, freezer.fileno())
     link.state()
     gate.touch()
     until(
@@ -132,3 +137,30 @@ def test_a_deadline_at_the_end_of_time_is_none(nursery: Nursery) -> None:
     fence(link, 2**64 - 1)
     link.type(b"fine\n")
     link.wait_for(b"fine")
+
+
+COUNT = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done"
+
+
+@pytest.mark.parametrize("contained", [False, True], ids=["plain", "contained"])
+def test_r3_without_a_freezer_the_keeper_stops_the_programs_itself(
+    contained: bool, nursery: Nursery
+) -> None:
+    """No host does anything after the deadline was set, as if it were stopped."""
+    made = Contained(Path(tempfile.mkdtemp(prefix="hf"))) if contained else None
+    try:
+        link = made.run("sh", "-c", COUNT) if made else nursery.run("a", ["sh", "-c", COUNT])
+        link.wait_for(b"20\r\n")
+        fence(link, boottime_ns(0.05))
+        link.flag(layout.FLAG_FENCED)
+
+        def stands() -> bool:
+            before = link.ring.head
+            deadline = boottime_ns(0.2)
+            until(lambda: boottime_ns() > deadline, "some time to pass")
+            return link.ring.head == before
+
+        until(stands, "the programs stand still")
+    finally:
+        if made is not None:
+            made.close()

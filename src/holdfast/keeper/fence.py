@@ -5,7 +5,7 @@ the machine sleeps. The timer only wakes the loop; the clock decides and is read
 because after a pause of this process an act may be served before the timer. At the deadline `up`
 becomes true and the freeze descriptor, if any, is written: with a cgroup's `cgroup.freeze` that
 stops every program of the session. A new deadline, or 0 for none, lifts the fence; the host thaws
-the programs.
+the programs. Without a descriptor, the keeper stops the programs by init or by signals (tree.py).
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from holdfast.keeper import terminal
 
 
 class Fence:
-    __slots__ = ("deadline_ns", "freeze", "timer", "up")
+    __slots__ = ("deadline_ns", "freeze", "frozen", "timer", "up")
 
     def __init__(self) -> None:
         self.timer = terminal.boottime_timer()
         self.freeze = -1
         self.deadline_ns = 0
         self.up = False
+        self.frozen = False  # the descriptor was written
 
     def set(self, deadline_ns: int, freeze: int) -> None:
         """Set a new deadline and the descriptor to write at that time (or -1); we own it."""
@@ -40,11 +41,12 @@ class Fence:
             or time.clock_gettime_ns(time.CLOCK_BOOTTIME) < self.deadline_ns
         ):
             return False
-        self.up = True
+        self.up, self.frozen = True, False
         terminal.arm_timer(self.timer, 0)
         if self.freeze >= 0:
             try:
                 os.pwrite(self.freeze, b"1", 0)
+                self.frozen = True
             except OSError:
                 pass
         return True

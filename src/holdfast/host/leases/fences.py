@@ -1,0 +1,414 @@
+"""The leases of this host's sessions, and the fences that follow from them (R3).
+
+A session is pinned unless an operator made it re-homable: it needs no lease, and never freezes. The
+keeper of a re-homable session has a deadline, the end of this machine's lease. The host freezes the
+session a moment before, and says so; if the host cannot, the keeper does it at the deadline. When
+the lease is back and no later epoch exists, the session goes on. Otherwise it is ended here.
+
+The store is opened when the first session needs it: a machine with pinned sessions only has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from holdfast.core.lease.records import HELD, RELEASED, Lease
+from holdfast.host.leases.ownership import Ownership, Status, boottime
+from holdfast.host.processes.halt import Halter, execution
+from holdfast.host.runtime.tasks import Tasks
+from holdfast.host.session.session import Leased, Session
+from holdfast.host.storage.store import SessionRow
+from holdfast.model.errors import Fenced, HoldfastError, Unavailable
+from holdfast.wire import keeper as wire
+from holdfast.wire import ring as layout
+
+EARLY: Final = 0.05  # of a term: the host freezes before the keeper has to
+EARLY_MAX_S: Final = 0.5
+AT_ONCE_NS: Final = 1  # a deadline that has passed
+WATCH_S: Final = 1.0  # between looks at a lease that was invalidated
+LOOK_S: Final = 0.05  # after the end of a term
+NO_STORE: Final = "the lease could not be renewed: the store of leases cannot be reached"
+
+Waiting = Callable[[float, str], None]
+
+
+def silent(left: float, why: str) -> None:
+    """Tell no client how long a lease is awaited."""
+
+
+@dataclass(slots=True)
+class _Fence:
+    until: float = 0.0  # of the keeper's deadline, on CLOCK_BOOTTIME
+    freeze_fd: int = -1
+    timer: asyncio.TimerHandle | None = None
+    was_halted: bool = False
+    ours: bool = True
+    why: str = ""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Leases:
+    """The port for everything that begins or ends incarnations, and an observer of sessions."""
+
+    def __init__(
+        self,
+        make: Callable[[], Ownership],
+        shared: bool,
+        halter: Halter,
+        sessions: Mapping[str, Session],
+    ) -> None:
+        """`shared`: other machines use the store too; then pinned sessions are not in it."""
+        self.shared = shared
+        self._make, self._halter, self._sessions = make, halter, sessions
+        self._made: Ownership | None = None
+        self._fences: dict[str, _Fence] = {}
+        # Re-homable sessions with an epoch of ours that has not begun, and the end of the lease.
+        self._taken: dict[str, float] = {}
+        self._tasks = Tasks("the fence of a session")
+
+    @property
+    def ownership(self) -> Ownership:
+        if self._made is None:
+            self._made = self._make()
+            self._made.keepers = self
+        return self._made
+
+    # ------------------------------------------------------------ epochs, for other rooms
+
+    async def acquire(
+        self,
+        session: str,
+        epoch: int,
+        wait: bool = False,
+        waiting: Waiting = silent,
+        lost: bool = False,
+    ) -> int:
+        """The next epoch of a session: Ownership.acquire."""
+        sent = boottime()
+        taken = await self.ownership.acquire(session, epoch, wait, waiting, lost)
+        now = (await self.ownership.status(session)).lease
+        if now is not None and now.rehomable:
+            self._taken[session] = sent + self.ownership.terms.term_s
+        return taken
+
+    async def take_next(self, row: SessionRow) -> None:
+        """Take the next epoch for an incarnation here: afterwards `row.epoch + 1` is only ours.
+
+        Waits for the store. Fenced: another machine has the session.
+        """
+        if not row.rehomable and self.shared:
+            return
+        with contextlib.suppress(Unavailable):
+            found = await self.status(row.id)
+            mine = found.lease is None or found.lease.owner == self.ownership.me.machine
+            if found.lease is not None and not mine and found.lease.state != RELEASED:
+                raise Fenced(f"epoch {found.lease.epoch} lives on {found.name}")
+        row.epoch = await self.acquire(row.id, row.epoch, row.rehomable) - 1
+
+    async def take_over(self, row: SessionRow, lost: bool, waiting: Waiting = silent) -> None:
+        """The same for an operator's restore, also of another machine's session.
+
+        The store decides, not the row: an operator may have made the session re-homable after its
+        checkpoint. Waits once for the owner's term. Fenced: the owner renews its lease.
+        Unavailable: the store does not answer. `lost`: an operator states that the machine is gone.
+        """
+        found = await self.known(row.id)
+        if found.lease is None and self.shared:
+            return  # pinned
+        row.rehomable = found.lease is not None and found.lease.rehomable
+        for last in (False, True):
+            try:
+                row.epoch = await self.acquire(row.id, row.epoch, lost=lost, waiting=waiting) - 1
+                return
+            except Fenced as e:
+                until = e.facts.get("until")
+                if not isinstance(until, float):
+                    raise
+                if last:
+                    raise Fenced(
+                        f"{found.name} has its lease of {row.name}, and renews it",
+                        f"`holdfast move` there, or `holdfast lease invalidate {row.id}`",
+                    ) from e
+                left = max(0.0, until - time.time())
+                waiting(left, e.message)
+                await asyncio.sleep(left + LOOK_S)
+
+    async def known(self, session: str) -> Status:
+        """The lease of a session; Unavailable, with the advice, if the store does not answer."""
+        try:
+            return await self.status(session)
+        except Unavailable as e:
+            raise Unavailable(
+                f"the store of leases must say who may have this session: {e.message}",
+                "nothing was changed; try again when the store answers",
+            ) from e
+
+    async def release(self, session: str, epoch: int, by: str = "host") -> None:
+        """The incarnation acts no more: its successor, on any machine, need not wait."""
+        await self.ownership.release(session, epoch, by)
+
+    async def let_go(self, session: str) -> None:
+        """Release the lease of a session that has no incarnation here, if this machine has it."""
+        found = (await self.known(session)).lease
+        if found is not None and found.owner == self.ownership.me.machine:
+            await self.release(session, found.epoch)
+
+    async def status(self, session: str) -> Status:
+        return await self.ownership.status(session)
+
+    # ------------------------------------------------------------ an operator's changes
+
+    async def set_rehomable(self, session: Session, on: bool, by: str) -> None:
+        fence = self._fences.setdefault(session.id, _Fence())
+
+        async def before(until: float) -> None:
+            """The deadline comes first: a paused host could not set it after the commit."""
+            if session.state != "fenced":
+                self._set(session, until)
+                await session.terminal()  # the keeper has read it
+
+        try:
+            await self.ownership.set_rehomable(session.id, session.record.epoch, on, by, before)
+        except HoldfastError:
+            if not fence.until and fence.ours:  # no deadline was set
+                self._fences.pop(session.id, None)
+            raise
+        fence.ours = True
+        session.record.rehomable = on
+        session.event("session.rehomable", operator=by, on=on)
+
+    # ------------------------------------------------------------ sessions
+
+    def begin(self, session: Session) -> None:
+        """Observer: a session begins, or this host found it."""
+        session.lease = lambda: self.shown(session)
+        until = self._taken.pop(session.id, None)
+        session.record.rehomable = session.record.rehomable or until is not None
+        if session.record.rehomable:
+            self._fences[session.id] = _Fence()
+        if until is not None:
+            self._set(session, until)
+            self.ownership.hold(session.id, session.record.epoch)
+
+    def adopted(self, session: Session, was: str) -> None:
+        """The last host's session, in the state `was`, may have been fenced meanwhile."""
+        fence = self._fences.get(session.id)
+        if fence is None:
+            return
+        if session.ring.flags & layout.FLAG_FENCED or was == "fenced":
+            fence.was_halted, fence.why = was == "halted", NO_STORE
+            session.record.state = "fenced"
+        # The last host's deadline stands; it ends before this one would.
+        fence.until = boottime() + self.ownership.terms.term_s
+        self._watch(session.id, fence)
+        self.ownership.hold(session.id, session.record.epoch)
+
+    def end(self, session: Session) -> None:
+        """Observer: a session ended."""
+        fence = self._fences.pop(session.id, None)
+        if fence is not None:
+            self.ownership.drop(session.id)
+            _close(fence)
+
+    def refuse(self, session: Session) -> None:
+        """Refuse a client that wants to attach to a fenced incarnation."""
+        if session.state == "fenced" or session.ring.flags & layout.FLAG_FENCED:
+            raise self.refusal(session)
+
+    def refusal(self, session: Session) -> Fenced:
+        fence = self._fences.get(session.id)
+        why = fence.why if fence is not None and fence.why else NO_STORE
+        return Fenced(
+            f"session {session.name} is fenced: {why}",
+            "it goes on when its lease is back; `holdfast lease show` tells more",
+            why=why,
+        )
+
+    def shown(self, session: Session) -> Leased | None:
+        """The lease as `ls` shows it, without asking the store; None: pinned."""
+        fence, fenced = self._fences.get(session.id), session.state == "fenced"
+        if fence is None or not (session.record.rehomable or fenced):
+            return None
+        until = time.time() + fence.until - boottime()
+        return Leased(
+            owner=self.ownership.me.machine,
+            machine=self.ownership.name,
+            epoch=session.record.epoch,
+            until=round(until, 3) if fence.ours and not fenced else None,
+            rehomable=True,
+            state="fenced" if fenced else "held",
+            why=fence.why if fenced else "",
+        )
+
+    def close(self) -> None:
+        """Leave the sessions: their keepers keep the deadlines."""
+        self._tasks.cancel()
+        for fence in self._fences.values():
+            if fence.timer is not None:
+                fence.timer.cancel()
+        if self._made is not None:
+            self._made.close()
+
+    # ------------------------------------------------------------ what the owner decides
+
+    def extend(self, session_id: str, epoch: int, until: float) -> None:
+        session, fence = self._of(session_id, epoch)
+        if session is None or fence is None or until <= boottime():
+            return
+        fence.ours = True
+        if session.state == "fenced":
+            self._tasks.spawn(self._thaw(session, fence, until))
+        else:
+            self._set(session, until)
+
+    def lift(self, session_id: str, epoch: int) -> None:
+        session, fence = self._of(session_id, epoch)
+        if session is not None and fence is not None:
+            self._tasks.spawn(self._lift(session, fence))
+
+    def lost(self, session_id: str, epoch: int, found: Lease | None) -> None:
+        session, fence = self._of(session_id, epoch)
+        if session is None or fence is None:
+            return
+        fence.ours, fence.until = False, 0.0
+        self._send(session, fence, AT_ONCE_NS)
+        self._tasks.spawn(self._give_up(session, fence, found))
+
+    def superseded(self) -> None:
+        for session_id in [*self._fences]:
+            if (session := self._sessions.get(session_id)) is not None:
+                self.lost(session_id, session.record.epoch, None)
+
+    def _of(self, session_id: str, epoch: int) -> tuple[Session | None, _Fence | None]:
+        session = self._sessions.get(session_id)
+        if session is None or session.record.epoch != epoch:
+            return None, None
+        return session, self._fences.get(session_id)
+
+    # ------------------------------------------------------------ deadlines
+
+    def _set(self, session: Session, until: float) -> None:
+        fence = self._fences[session.id]
+        fence.until = until
+        self._send(session, fence, int(until * 1e9))
+        self._watch(session.id, fence)
+
+    def _send(self, session: Session, fence: _Fence, deadline_ns: int) -> None:
+        """Give the keeper its deadline, with the control group's freezer if there is one."""
+        packet = wire.fence(session.record.epoch, deadline_ns)
+        if fence.freeze_fd < 0:
+            group = self._halter.groups.find(session.id, session.record.root_pid)
+            try:
+                fence.freeze_fd = os.open(f"{group}/cgroup.freeze", os.O_WRONLY | os.O_CLOEXEC)
+            except OSError:
+                fence.freeze_fd = -1  # then the keeper stops the processes itself
+        if fence.freeze_fd < 0 or not session.link.send_descriptor(packet, fence.freeze_fd):
+            session.link.send(packet)
+
+    def _watch(self, session_id: str, fence: _Fence) -> None:
+        if fence.timer is not None:
+            fence.timer.cancel()
+        early = min(EARLY_MAX_S, EARLY * self.ownership.terms.term_s)
+        left = max(0.0, fence.until - early - boottime())
+        fence.timer = asyncio.get_running_loop().call_later(left, self._due, session_id)
+
+    def _due(self, session_id: str) -> None:
+        session, fence = self._sessions.get(session_id), self._fences.get(session_id)
+        if session is not None and fence is not None:
+            self._tasks.spawn(self._freeze(session, fence, NO_STORE))
+
+    # ------------------------------------------------------------ freeze and thaw
+
+    async def _freeze(self, session: Session, fence: _Fence, why: str) -> None:
+        async with fence.lock:
+            if session.ending or session.state not in ("live", "detached", "halted"):
+                fence.why = why
+                return
+            fence.was_halted, fence.why = session.state == "halted", why
+            session.change("fence", why=why, epoch=session.record.epoch)
+            session.viewers.tell("fenced", why=why)
+            await self._halter.halt(execution(session))
+            self._send(session, fence, AT_ONCE_NS)  # no input either, from now on
+
+    async def _thaw(self, session: Session, fence: _Fence, until: float) -> None:
+        async with fence.lock:
+            if session.ending or not fence.ours or until <= boottime():
+                return
+            self._set(session, until)
+            if session.state != "fenced":
+                return
+            await session.terminal()
+            if not fence.was_halted:
+                await self._halter.resume(execution(session))
+            self._unfenced(session, fence)
+
+    async def _lift(self, session: Session, fence: _Fence) -> None:
+        async with fence.lock:
+            self._send(session, fence, 0)
+            self._fences.pop(session.id, None)
+            _close(fence)
+            if session.state == "fenced" and not session.ending:
+                await session.terminal()
+                if not fence.was_halted:
+                    await self._halter.resume(execution(session))
+                self._unfenced(session, fence)
+
+    def _unfenced(self, session: Session, fence: _Fence) -> None:
+        fence.why = ""
+        session.change("unfenced", epoch=session.record.epoch)
+        session.viewers.tell("unfenced")
+        if fence.was_halted:
+            session.change(
+                "halted",
+                operator="host",
+                how=session.layout["halt"],
+                took_ms=0.0,
+                complete=True,
+                act=session.ring.accepted,
+                because="it was halted before it was fenced",
+            )
+        elif session.viewers:
+            first = session.viewers[0].conn
+            session.change(
+                "attached", operator=first.operator, modality=first.modality, **session.position
+            )
+
+    async def _give_up(self, session: Session, fence: _Fence, found: Lease | None) -> None:
+        """The lease is another machine's, or nobody's: freeze, and wait for what becomes of it."""
+        why = f"{found.by} invalidated its lease" if found is not None else "its lease is lost"
+        if found is not None and found.epoch > session.record.epoch:
+            why = f"epoch {found.epoch} lives elsewhere"
+        await self._freeze(session, fence, why)
+        epoch, me = session.record.epoch, self.ownership.me.machine
+        while not fence.ours and not session.ending:
+            if found is not None and found.epoch > epoch:
+                return await self._discard(session, found)
+            if found is not None and (found.owner, found.state) == (me, HELD):
+                return self.ownership.hold(session.id, epoch)  # an operator took it back
+            await asyncio.sleep(WATCH_S)
+            try:
+                found = (await self.status(session.id)).lease
+            except HoldfastError:
+                continue
+
+    async def _discard(self, session: Session, found: Lease) -> None:
+        try:
+            name = (await self.status(session.id)).name or found.owner
+        except HoldfastError:
+            name = found.owner
+        session.end_of.gone = f"fenced: epoch {found.epoch} lives on {name}"
+        await self._halter.end(execution(session))
+
+
+def _close(fence: _Fence) -> None:
+    if fence.timer is not None:
+        fence.timer.cancel()
+    if fence.freeze_fd >= 0:
+        os.close(fence.freeze_fd)
+        fence.freeze_fd = -1

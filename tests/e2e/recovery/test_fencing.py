@@ -1,0 +1,189 @@
+"""R3: leases and fences of real sessions, with the SQLite store of one machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.host.leases.sqlite import SQLiteStore
+from holdfast.model.errors import Fenced
+from tests.support.installation import Installation, eventually
+from tests.support.recovery.leases import DRIFT, TERM_S, Rival, counting, locked
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> Iterator[Installation]:
+    config = f'[lease]\nterm_s = {TERM_S}\ndrift = {DRIFT}\npath = "{tmp_path}/shared.db"\n'
+    made = Installation(tmp_path, config)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "shared.db"
+
+
+@pytest.fixture
+def rival(store: Path) -> Rival:
+    return Rival(lambda: SQLiteStore(str(store)))
+
+
+def state(hf: Installation, name: str) -> str:
+    return str(hf.get(name)["state"])
+
+
+def happened(hf: Installation, name: str) -> list[str]:
+    return [
+        one["event"]
+        for one in hf.ask("events", session=name)["events"]
+        if one["event"] in ("session.fence", "session.unfenced", "session.rehomable")
+    ]
+
+
+def test_r3_without_the_store_a_rehomable_session_freezes_and_then_goes_on(
+    hf: Installation, store: Path
+) -> None:
+    counter = counting(hf, "work")
+    pinned = hf.ready("pinned")
+    shown = hf.get("work")["lease"]
+    assert shown["rehomable"] and shown["epoch"] == 1 and shown["state"] == "held"
+    assert "lease" not in hf.get("pinned")
+    with locked(store):
+        eventually(lambda: state(hf, "work") == "fenced", "the session is fenced")
+        assert counter.stands()
+        shown = hf.get("work")["lease"]
+        assert shown["state"] == "fenced" and "cannot be reached" in shown["why"]
+        refused = hf.attempt("send", "work", "x", "--enter")
+        assert refused.rc == 4 and "fenced" in refused.err
+        with pytest.raises(Fenced):
+            hf.ask("attach", session="work", cols=80, rows=24, observe=True, resume=None)
+        assert hf.attempt("resume", "work").rc == 4, "a resume is no way around"
+        assert hf.ok("run", "pinned", "--", "echo", "goes on").out == "goes on\n"
+        assert state(hf, "pinned") == pinned["state"] == "detached"
+    eventually(lambda: state(hf, "work") == "detached", "the lease is back")
+    eventually(counter.goes_on, "the program goes on")
+    assert happened(hf, "work") == ["session.rehomable", "session.fence", "session.unfenced"]
+
+
+def test_r3_the_keeper_freezes_while_the_host_is_stopped(hf: Installation, rival: Rival) -> None:
+    counter = counting(hf, "work")
+    session = hf.get("work")["id"]
+    os.kill(hf.host_pid, signal.SIGSTOP)
+    try:
+        epoch, at = rival.takes(session)
+        assert epoch == 2
+        assert counter.last() < at, "the program stands still before another machine can begin"
+        assert counter.stands()
+    finally:
+        os.kill(hf.host_pid, signal.SIGCONT)
+    gone = eventually(
+        lambda: (
+            next((s for s in hf.ls("--all") if s["id"] == session and s["ended"]), None)
+            if any(s.get("ended") for s in hf.ls("--all"))
+            else None
+        ),
+        "the old incarnation is discarded",
+    )
+    assert gone["reason"] == "fenced: epoch 2 lives on rival"
+
+
+def test_r3_a_host_that_was_stopped_goes_on_if_no_machine_took_over(hf: Installation) -> None:
+    counter = counting(hf, "work")
+    os.kill(hf.host_pid, signal.SIGSTOP)
+    try:
+        eventually(counter.stands, "the keeper freezes the program")
+    finally:
+        os.kill(hf.host_pid, signal.SIGCONT)
+    eventually(counter.goes_on, "the program goes on")
+    assert state(hf, "work") == "detached"
+
+
+def test_r3_the_next_host_finds_a_fenced_session(hf: Installation) -> None:
+    counter = counting(hf, "work")
+    os.kill(hf.host_pid, signal.SIGKILL)
+    eventually(counter.stands, "the keeper freezes the program")
+    hf.ok("up", "--detach")
+    eventually(counter.goes_on, "the next host has renewed the lease")
+    assert hf.get("work")["epoch"] == 1
+
+
+def test_r3_a_machine_that_renews_keeps_its_sessions(hf: Installation, rival: Rival) -> None:
+    counter = counting(hf, "work")
+    session = hf.get("work")["id"]
+    with pytest.raises(Fenced) as refused:
+        rival.tries(session)
+    assert refused.value.facts["until"]
+    assert counter.goes_on() and state(hf, "work") == "detached"
+
+
+def test_r3_an_invalidated_lease_is_fenced_at_once_and_free_after_the_wait(
+    hf: Installation, rival: Rival
+) -> None:
+    counter = counting(hf, "work")
+    session = hf.get("work")["id"]
+    said = hf.quick("lease", "invalidate", "work")
+    assert "invalidated" in said and "no machine may" in said
+    eventually(lambda: state(hf, "work") == "fenced", "the owner has looked")
+    assert counter.stands()
+    early = hf.attempt("rehome", "work", "on")
+    assert early.rc == 4 and "invalidated" in early.err, "also the owner has to wait"
+    taken: list[tuple[int, float]] = []
+    thread = threading.Thread(target=lambda: taken.append(rival.takes(session)))
+    thread.start()
+    thread.join()
+    assert taken[0][0] == 2 and counter.last() < taken[0][1]
+    eventually(
+        lambda: any(s.get("reason", "").startswith("fenced: epoch 2") for s in hf.ls("--all")),
+        "the old incarnation is discarded",
+    )
+
+
+def test_r3_an_operator_takes_an_invalidated_session_back(hf: Installation) -> None:
+    counter = counting(hf, "work")
+    hf.quick("lease", "invalidate", "work")
+    eventually(lambda: state(hf, "work") == "fenced", "the owner has looked")
+    eventually(lambda: hf.attempt("rehome", "work", "on").rc == 0, "the wait is over")
+    eventually(lambda: state(hf, "work") == "detached", "the session goes on")
+    eventually(counter.goes_on, "the program goes on")
+    assert hf.get("work")["epoch"] == 1
+
+
+def test_r3_a_pinned_session_is_not_taken(hf: Installation, rival: Rival) -> None:
+    counting(hf, "work")
+    hf.quick("rehome", "work", "off")
+    assert "lease" not in hf.get("work")
+    with pytest.raises(Fenced, match="pinned"):
+        rival.tries(hf.get("work")["id"])
+    assert hf.attempt("lease", "invalidate", "work").rc == 4
+    os.kill(hf.host_pid, signal.SIGKILL)
+    hf.ok("up", "--detach")
+    assert hf.quick("lease", "show", "work").startswith("work: epoch 1 on ")
+
+
+def test_r3_making_a_session_rehomable_is_a_right_of_its_own(hf: Installation) -> None:
+    hf.ready("work")
+    hf.people("dee", rights="execute,halt,checkpoint")
+    for command in (("rehome", "work", "on"), ("lease", "invalidate", "work")):
+        refused = hf.attempt("--as", "dee", *command)
+        assert refused.rc == 4 and "rehome" in refused.err, refused
+    hf.people("eve", rights="read,rehome")
+    hf.quick("--as", "eve", "rehome", "work", "on")
+    entries = [one for one in hf.ok("log", "work", "--json").records if one["kind"] == "rehome"]
+    assert {one["actor"] for one in entries} == {"eve"}
+
+
+def test_r3_a_halt_outlives_a_fence(hf: Installation, store: Path) -> None:
+    counter = counting(hf, "work")
+    hf.quick("halt", "work")
+    with locked(store):
+        eventually(lambda: state(hf, "work") == "fenced", "the session is fenced")
+    eventually(lambda: state(hf, "work") == "halted", "the lease is back, and it is halted still")
+    assert counter.stands()
+    hf.quick("resume", "work")
+    eventually(counter.goes_on, "the program goes on")
