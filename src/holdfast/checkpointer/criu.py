@@ -7,13 +7,14 @@ fewer, so that none can trace it or open its descriptors.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
 import select
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from holdfast.checkpointer import rpc, shim
@@ -25,6 +26,10 @@ HF_ROOT = 2
 LOGS: Final = {rpc.DUMP: "dump.log", rpc.RESTORE: "restore.log"}
 # CRIU must not find helper programs: inside, they are the session's.
 _ENVIRONMENT = {b"PATH": b"/nonexistent"}
+# For the shim: one byte for each descriptor, and numbers.
+_FREEZERS, _PIPES = b"HOLDFAST_FREEZERS", b"HOLDFAST_PIPES"
+_TERMINAL, _FOREGROUND = b"HOLDFAST_TERMINAL", b"HOLDFAST_FOREGROUND"
+_PIPES_MADE, _PIPE_BYTES, _F_SETPIPE_SZ = 12, 1 << 20, 1031
 _CAP_SETUID = 7
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 _CAPABILITY_HEADER = struct.pack("Ii", 0x2008_0522, 0)
@@ -50,6 +55,7 @@ class Opened:
         ]
         self.shim = os.memfd_create("holdfast-shim", os.MFD_CLOEXEC)
         os.write(self.shim, shim.library(os.uname().machine))
+        self.pipes = list[int]()  # as large_pipes makes them
 
     def command(self, *more: bytes) -> tuple[bytes, tuple[bytes, ...]]:
         """The file to execute, and its arguments; the descriptors become inheritable."""
@@ -61,6 +67,20 @@ class Opened:
         return name, (name, *options, _path(self.shim), _path(self.program), *more)
 
 
+def large_pipes() -> list[int]:
+    """Pipes for the memory, if this process may make large ones."""
+    made = list[int]()
+    for _ in range(_PIPES_MADE):
+        made += (ends := os.pipe2(os.O_CLOEXEC))
+        try:
+            fcntl.fcntl(ends[0], _F_SETPIPE_SZ, _PIPE_BYTES)
+        except PermissionError:
+            for fd in made:
+                os.close(fd)
+            return []
+    return made
+
+
 def _path(fd: int) -> bytes:
     return b"/proc/self/fd/%d" % fd
 
@@ -69,7 +89,9 @@ class Call:
     """One request. CRIU's steps are shown to `agrees`, which may refuse a dump with a reason.
 
     `listener`: of the exec gate, behind which CRIU runs; its own helper programs are let pass.
-    `execute` runs CRIU, by default with execve(2).
+    `execute` runs CRIU, by default with execve(2). `freezers`: the files `cgroup.freeze` of frozen
+    groups, which are thawed while CRIU holds all processes. `terminal`: as images.terminal
+    has it, for a restore.
     """
 
     def __init__(
@@ -81,10 +103,12 @@ class Call:
         agrees: Callable[[str], str] = lambda step: "",
         listener: int = 0,
         execute: Execute = os.execve,
+        freezers: Sequence[int] = (),
+        terminal: tuple[int, int] = (0, 0),
     ) -> None:
         self.criu, self.images, self.kind = criu, images, kind
         self.options, self._agrees, self._execute = options, agrees, execute
-        self.listener = listener
+        self.listener, self.freezers, self.terminal = listener, freezers, terminal
         self.master = -1  # of the restored terminal
         self._refused = ""
 
@@ -111,6 +135,7 @@ class Call:
         try:
             final = self._converse(ours)
         finally:
+            self._write_freezers(b"1")  # CRIU did so, unless it was killed
             ours.close()
         os.waitpid(pid, 0)
         if not final.success:
@@ -137,9 +162,16 @@ class Call:
             if fds:
                 self.master = fds[0]
             self._refused = self._agrees(message.script)
+            if message.script == "query-ext-files":  # all threads are seized
+                self._write_freezers(b"0")
             line.send(rpc.answer(not self._refused))
             if message.script == "pre-resume" and self.listener > 0:
                 poll.unregister(self.listener)  # the next exec is a restored program's
+
+    def _write_freezers(self, value: bytes) -> None:
+        for fd in self.freezers:
+            with contextlib.suppress(OSError):  # the group is gone with its processes
+                os.pwrite(fd, value, 0)
 
     def _let_pass(self) -> None:
         """Let CRIU execute a helper program."""
@@ -161,11 +193,14 @@ class Call:
 
     def _become(self, line: socket.socket) -> NoReturn:
         try:
-            for fd in (self.images, line.fileno()):
+            for fd in (self.images, line.fileno(), *self.freezers, *self.criu.pipes):
                 os.set_inheritable(fd, True)
             _pass_on_capabilities()
             path, argv = self.criu.command(b"swrk", b"%d" % line.fileno())
-            self._execute(path, argv, _ENVIRONMENT)
+            more = {_FREEZERS: bytes(self.freezers), _PIPES: bytes(self.criu.pipes)}
+            for name, number in zip((_TERMINAL, _FOREGROUND), self.terminal, strict=True):
+                more[name] = b"%d" % number
+            self._execute(path, argv, {**_ENVIRONMENT, **more})
         except BaseException as e:
             os.write(2, f"CRIU: {e}\n".encode())
         os._exit(127)

@@ -4,9 +4,12 @@
       └─ child ── in the pid namespace too: starts CRIU and answers it
 
 CRIU freezes the processes, writes the images and asks at `post-dump` whether to go on. Then this
-program copies the files that CRIU does not save. To end the session, all files are hashed and on
-the disk before the answer: only then CRIU kills the processes. An earlier failure, also the death
-of this process or of the host, leaves the session running.
+program copies the files that CRIU does not save. To end the session, the host stores the images
+before the answer: only then CRIU kills the processes. An earlier failure, also the death of this
+process or of the host, leaves the session running.
+
+A halted session stands still in frozen control groups, which CRIU cannot save. The groups are
+thawed once CRIU has seized all processes, and frozen again before CRIU lets them go (shim.c).
 
 Process 1 is stopped while a session is being ended: otherwise process 1 and CRIU would end with
 hf-root.
@@ -14,7 +17,7 @@ hf-root.
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import os
 import signal
 import socket
@@ -23,10 +26,13 @@ from dataclasses import asdict
 from typing import BinaryIO, NoReturn
 
 from holdfast.checkpointer import memory, rpc
-from holdfast.checkpointer.criu import HF_ROOT, LOGS, Call, Failed, Opened, call, connections
+from holdfast.checkpointer.criu import HF_ROOT, Call, Failed, Opened, call, connections, large_pipes
 from holdfast.wire import checkpointing as wire
 from holdfast.wire.checkpointing import Dump, Outcome
 
+_URGENT = 1  # the lowest real-time priority
+_SPARED = "-1000"  # never chosen by the kernel when memory is short
+_ALL_FROZEN = "query-ext-files"  # CRIU's first question after it has frozen every process
 _KINDS = {
     "user": 0x1000_0000,
     "ipc": 0x0800_0000,
@@ -34,8 +40,6 @@ _KINDS = {
     "pid": 0x2000_0000,
     "mnt": 0x0002_0000,
 }
-_PIECE_BYTES = 1 << 20
-_TOLD_BYTES = 64 << 20  # between reports while files are hashed
 
 
 def serve(control: socket.socket) -> None:
@@ -43,13 +47,12 @@ def serve(control: socket.socket) -> None:
     packet, fds, _, _ = socket.recv_fds(control, wire.PACKET_BYTES, wire.DESCRIPTORS_MAX)
     began = time.monotonic()
     job = wire.read_dump(packet)
-    images, *namespaces = fds
+    images, *more = fds
+    namespaces, freezers = more[: len(wire.NAMESPACES)], more[len(wire.NAMESPACES) :]
     init = os.pidfd_open(job.init)
     outcome = Outcome()
     try:
-        outcome = _dump(control, job, images, namespaces, init)
-        if not outcome.problem and not job.stop:
-            outcome.files = _on_disk(control, images)
+        outcome = _dump(control, job, images, namespaces, freezers, init)
     except Exception as e:
         outcome.problem = _said(e)
     outcome.took_ms = round((time.monotonic() - began) * 1000, 1)
@@ -61,9 +64,16 @@ def _said(problem: Exception) -> str:
 
 
 def _dump(
-    control: socket.socket, job: Dump, images: int, namespaces: list[int], init: int
+    control: socket.socket,
+    job: Dump,
+    images: int,
+    namespaces: list[int],
+    freezers: list[int],
+    init: int,
 ) -> Outcome:
     criu = Opened(job.criu)
+    criu.pipes = large_pipes()
+    _hurry()  # not allowed any more in the session's user namespace
     network = namespaces[wire.NAMESPACES.index("net")]
     own_network = os.fstat(network).st_ino != os.stat("/proc/self/ns/net").st_ino
     for name, fd in zip(wire.NAMESPACES, namespaces, strict=True):
@@ -77,7 +87,8 @@ def _dump(
         pid = os.fork()
         if pid == 0:
             ours.close()
-            _inside(control, theirs, job, criu, images, own_network)
+            _inside(control, theirs, job, criu, images, freezers, own_network)
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         theirs.close()
         packet = ours.recv(wire.PACKET_BYTES)
         os.waitpid(pid, 0)
@@ -85,10 +96,23 @@ def _dump(
             raise Failed("CRIU's starter died")
         outcome = wire.read_outcome(wire.read(packet))
         ended = job.stop and not outcome.problem
+        if not job.stop and not outcome.problem:
+            _tell(control, "resumed", _size(images))
         return outcome
     finally:
         if job.stop:
             signal.pidfd_send_signal(init, signal.SIGKILL if ended else signal.SIGCONT)
+
+
+def _hurry() -> None:
+    """Run before ordinary programs, and do not die for memory, if allowed (root); inherited.
+
+    The session stands still while CRIU works, and `nice` does not count between terminal sessions.
+    """
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(_URGENT))
+        with open("/proc/self/oom_score_adj", "w") as f:
+            f.write(_SPARED)
 
 
 def _inside(
@@ -97,6 +121,7 @@ def _inside(
     job: Dump,
     criu: Opened,
     images: int,
+    freezers: list[int],
     own_network: bool,
 ) -> NoReturn:
     """In the session's pid namespace: run CRIU, send the outcome to the parent, exit."""
@@ -104,6 +129,7 @@ def _inside(
     options: rpc.Options = {
         "pid": HF_ROOT,
         "leave_running": not job.stop,
+        "ghost_limit": job.copied_max,
         # Inside a user namespace a watched file cannot be opened by its handle.
         "force_irmap": True,
         "irmap_scan_paths": job.watched,
@@ -116,6 +142,8 @@ def _inside(
         if step == "pre-dump":
             frozen_at = time.monotonic()
             _tell(control, "begun", 0)
+        if step == _ALL_FROZEN:
+            _tell(control, "frozen", 0)
         if step != "post-dump":
             return ""
         _tell(control, "saved", _size(images))
@@ -124,15 +152,13 @@ def _inside(
         try:
             outcome.written, outcome.too_large = _copy(images, job)
             _tell(control, "copied", _size(images))
-            return _agreed(control, images, outcome, job.stop)
+            return _agreed(control, outcome)
         except OSError as e:
             return f"{e.filename or 'the files'}: {e.strerror}"
 
     try:
-        Call(criu, images, rpc.DUMP, options, agrees).run()
+        Call(criu, images, rpc.DUMP, options, agrees, freezers=freezers).run()
         outcome.frozen_ms = round((time.monotonic() - frozen_at) * 1000, 1)
-        if not job.stop:
-            _tell(control, "resumed", _size(images))
     except Exception as e:
         outcome.problem = _said(e)
     line.send(wire.pack(asdict(outcome)))
@@ -152,38 +178,13 @@ def _created(images: int, name: str) -> BinaryIO:
     return open(fd, "wb")
 
 
-def _agreed(control: socket.socket, images: int, outcome: Outcome, stop: bool) -> str:
+def _agreed(control: socket.socket, outcome: Outcome) -> str:
     """Let the host note the moment, and with `stop` ask whether the session may end now."""
-    if stop:
-        outcome.files = _on_disk(control, images)
     control.send(wire.pack({"saved": True, **asdict(outcome)}))
     packet = control.recv(wire.PACKET_BYTES)
     if not packet or not wire.read(packet).get("go_on"):
         return "the host did not keep the checkpoint"
     return ""
-
-
-def _on_disk(control: socket.socket, images: int) -> dict[str, tuple[int, str]]:
-    """Sync every file; return sizes and hashes."""
-    found, hashed, told = dict[str, tuple[int, str]](), 0, 0
-    for name in sorted(os.listdir(images)):
-        if name in LOGS.values():
-            continue
-        digest, size = hashlib.sha256(), 0
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=images)
-        with open(fd, "rb", buffering=0) as f:
-            while piece := f.read(_PIECE_BYTES):
-                digest.update(piece)
-                size += len(piece)
-                hashed += len(piece)
-                if hashed - told >= _TOLD_BYTES:
-                    told = hashed
-                    _tell(control, "hashed", hashed)
-            os.fsync(fd)
-        found[name] = size, digest.hexdigest()
-    os.fsync(images)
-    _tell(control, "hashed", hashed)
-    return found
 
 
 def _tell(control: socket.socket, step: str, count: int) -> None:

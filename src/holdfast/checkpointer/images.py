@@ -6,18 +6,26 @@ A file has two magic numbers of 32 bits, then entries: a length of 32 bits and a
 from __future__ import annotations
 
 import os
+import signal
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.checkpointer import protobuf as pb
+from holdfast.wire import protobuf_fields as pb
 
 _LENGTH = struct.Struct("<I")
 _MAGIC_BYTES = 8
 _OVERFLOW_ID = 65534  # an id that the user namespace does not map
-_UID, _GID = 14, 15  # of tty_info_entry
+_SESSION, _FOREGROUND, _PTY, _UID, _GID = 6, 7, 12, 14, 15  # of tty_info_entry
+_INDEX = 1  # of tty_pty_entry
+_FD = 4  # of fdinfo_entry
+_FREE_DESCRIPTORS = 64  # above the program's, for CRIU's own
 _TASK, _THREAD = 3, 5  # of core_entry
 _SECCOMP_MODE, _SECCOMP_FILTER = 11, 12  # of both
+_SHARED, _OWN = 10, 9  # queues of signals: of task_core_entry, and of thread_core_entry
+_SIGINFO = 1  # of siginfo_entry
+_PID, _THREADS = 1, 5  # of pstree_entry
+_STATE, _STOPPED = 1, 3  # of task_core_entry
 _TIMER = 12  # of file_entry
 _LEFT_S, _LEFT_NS, _PERIOD_S, _PERIOD_NS = 7, 8, 9, 10  # of timerfd_entry
 
@@ -27,6 +35,7 @@ Edit = Callable[[list[pb.Field]], list[pb.Field]]
 def prepare(directory: Path) -> None:
     """Make the images of a contained session ready for a restore."""
     drop_filters(directory)
+    drop_continues(directory)
     drop_foreign_owners(directory)
     revive_timers(directory)
 
@@ -36,6 +45,52 @@ def highest_pid(directory: Path) -> int:
     return max(int(path.stem.partition("-")[2]) for path in directory.glob("core-*.img"))
 
 
+def tasks(directory: Path) -> dict[int, list[int]]:
+    """Return the threads of each process in the images."""
+    found = dict[int, list[int]]()
+    for fields in _entries(directory / "pstree.img"):
+        if pid := pb.number_of(fields, _PID):
+            found[pid] = [n for number, _, n in fields if number == _THREADS and isinstance(n, int)]
+            for number, _, packed in fields:
+                if number == _THREADS and isinstance(packed, bytes):
+                    found[pid] += pb.varints(packed)
+    return found
+
+
+def terminal(directory: Path, program: int) -> tuple[int, int]:
+    """Return what the shim needs for the program's terminal; zeros without one.
+
+    A descriptor number that no process needs, and the group in the foreground.
+    """
+    path = directory / "tty-info.img"
+    for one in _entries(path) if path.exists() else []:
+        index = pb.number_of(pb.decode(pb.bytes_of(one, _PTY)), _INDEX)
+        if pb.number_of(one, _SESSION) == program and not index:
+            opened = (e for path in directory.glob("fdinfo-*.img") for e in _entries(path))
+            free = max((pb.number_of(e, _FD) for e in opened), default=0) + _FREE_DESCRIPTORS
+            return free, pb.number_of(one, _FOREGROUND)
+    return 0, 0
+
+
+def stopped(directory: Path) -> list[int]:
+    """Return the processes that a signal had stopped."""
+    found = []
+    for path in directory.glob("core-*.img"):
+        task = pb.decode(pb.bytes_of(_entries(path)[0], _TASK))
+        if pb.number_of(task, _STATE) == _STOPPED:
+            found.append(int(path.stem.partition("-")[2]))
+    return found
+
+
+def _entries(path: Path) -> list[list[pb.Field]]:
+    data, found, at = path.read_bytes(), list[list[pb.Field]](), _MAGIC_BYTES
+    while at < len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size + length
+        found.append(pb.decode(data[at - length : at]))
+    return found
+
+
 def drop_filters(directory: Path) -> None:
     """Remove the session's seccomp filter from every thread.
 
@@ -43,24 +98,48 @@ def drop_filters(directory: Path) -> None:
     which the restored processes inherit. The dump has checked that there is no other filter.
     """
 
-    def without(part: int) -> Edit:
-        def edit(fields: list[pb.Field]) -> list[pb.Field]:
-            return [
-                (number, kind, _edited(value, forget))
-                if number == part and isinstance(value, bytes)
-                else (number, kind, value)
-                for number, kind, value in fields
-            ]
-
-        return edit
-
     def forget(fields: list[pb.Field]) -> list[pb.Field]:
         return [one for one in fields if one[0] not in (_SECCOMP_MODE, _SECCOMP_FILTER)]
 
     for path in directory.glob("core-*.img"):
-        _rewrite(path, without(_TASK))
-        _rewrite(path, without(_THREAD))
+        _rewrite(path, _inside(_TASK, forget))
+        _rewrite(path, _inside(_THREAD, forget))
     (directory / "seccomp.img").unlink(missing_ok=True)
+
+
+def drop_continues(directory: Path) -> None:
+    """Forget SIGCONT where it is blocked and pending, as in hf-root after each resume.
+
+    To queue it for a restored process would stop that process for CRIU, which then gives up.
+    """
+
+    def other(field: pb.Field) -> bool:
+        return isinstance(field[2], int) or _signal(field[2]) != signal.SIGCONT
+
+    def keep(fields: list[pb.Field]) -> list[pb.Field]:
+        return [one for one in fields if other(one)]
+
+    for path in directory.glob("core-*.img"):
+        _rewrite(path, _inside(_TASK, _inside(_SHARED, keep)))
+        _rewrite(path, _inside(_THREAD, _inside(_OWN, keep)))
+
+
+def _signal(entry: bytes) -> int:
+    return int.from_bytes(pb.bytes_of(pb.decode(entry), _SIGINFO)[:4], "little")
+
+
+def _inside(part: int, change: Edit) -> Edit:
+    """Change the messages in a field."""
+
+    def edit(fields: list[pb.Field]) -> list[pb.Field]:
+        return [
+            (number, kind, _edited(value, change))
+            if number == part and isinstance(value, bytes)
+            else (number, kind, value)
+            for number, kind, value in fields
+        ]
+
+    return edit
 
 
 def drop_foreign_owners(directory: Path) -> None:
@@ -94,15 +173,7 @@ def revive_timers(directory: Path) -> None:
             return fields
         return [one for one in fields if one[0] != _LEFT_NS] + [pb.field(_LEFT_NS, 1)]
 
-    def edit(fields: list[pb.Field]) -> list[pb.Field]:
-        return [
-            (number, kind, _edited(value, revive))
-            if number == _TIMER and isinstance(value, bytes)
-            else (number, kind, value)
-            for number, kind, value in fields
-        ]
-
-    _rewrite(directory / "files.img", edit)
+    _rewrite(directory / "files.img", _inside(_TIMER, revive))
 
 
 def _edited(message: bytes, edit: Edit) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from holdfast.checkpointer import protobuf as pb
+from holdfast.wire import protobuf_fields as pb
 
 DUMP, RESTORE, NOTIFY = 1, 2, 6
 IGNORE_CGROUPS = 0  # criu_cg_mode.IGNORE
@@ -25,6 +25,7 @@ OPTIONS: Final = {
     "force_irmap": 21,
     "rst_sibling": 26,
     "manage_cgroups_mode": 34,
+    "ghost_limit": 35,
     "irmap_scan_paths": 36,
     "timeout": 45,
     "orphan_pts_master": 50,

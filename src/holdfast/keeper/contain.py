@@ -317,6 +317,8 @@ def _begin_second(
     program = os.fork()
     if program:
         launch.reset_signals()
+        # The program begins while this process executes hf-root: no signal of it may end hf-root.
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         os.closerange(0, failed)
         os.closerange(failed + 1, 1 << 20)
         name = (b"/.holdfast/hf-root", (b"hf-root", b"%d" % program), dict[bytes, bytes]())

@@ -41,6 +41,7 @@ _ATTRIBUTES_OF = {
     wire.MOUNT_READ: _RDONLY | _NOSUID | _NODEV,
     wire.MOUNT_WRITE: _NOSUID | _NODEV,
     wire.MOUNT_FIXED: _RDONLY | _NOSUID | _NODEV,
+    wire.MOUNT_LAYERED: _NOSUID | _NODEV,
     # A read-only mount protects the owner and the mode of a node. Writing to the device works.
     wire.MOUNT_DEVICE: _RDONLY | _NOSUID | _NOEXEC,
 }
@@ -168,15 +169,39 @@ def open_terminal(root: int) -> int:
 
 def _source(one: wire.Mount) -> int:
     """Copy what an entry shows, with everything mounted below it."""
-    try:
-        source = _location(one.source)
-    except OSError as e:
-        raise NotAsPlanned(one.source, e.strerror) from e
-    except NotAllowed as e:
-        raise NotAsPlanned(one.source, str(e)) from e
+    if one.kind == wire.MOUNT_LAYERED:
+        return _layered(one)
+    source = _opened(one.source)
     tree = _copy(source, _ATTRIBUTES_OF[one.kind])
     os.close(source)
     return tree
+
+
+def _layered(one: wire.Mount) -> int:
+    """Make an overlay of directories. Its marks are user attributes, as in any user namespace."""
+    own, *below = one.source.split(b"\n")
+    places = [_opened(path) for path in (own + b"/upper", own + b"/work", *below)]
+    upper, work, *lower = (b"/proc/self/fd/%d" % fd for fd in places)
+    options = (
+        (b"userxattr", None),
+        (b"lowerdir", b":".join(lower)),
+        (b"upperdir", upper),
+        (b"workdir", work),
+    )
+    try:
+        return _new(b"overlay", *options, attributes=_ATTRIBUTES_OF[one.kind])
+    finally:
+        for fd in places:
+            os.close(fd)
+
+
+def _opened(path: bytes) -> int:
+    try:
+        return _location(path)
+    except OSError as e:
+        raise NotAsPlanned(path, e.strerror) from e
+    except NotAllowed as e:
+        raise NotAsPlanned(path, str(e)) from e
 
 
 def _location(path: bytes, at: int | None = None) -> int:

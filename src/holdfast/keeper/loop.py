@@ -396,6 +396,8 @@ class Keeper:
 
     def _write(self) -> None:
         """Write queued input to the terminal; the rest waits until there is room."""
+        if self.fence is not None:
+            self._check_fence(self.fence)
         if self.tree.status < 0 and not (self.fence and self.fence.up):
             try:
                 self.acts.write(self.master)
@@ -567,11 +569,14 @@ class Keeper:
         self._check_fence(self.fence)  # an earlier deadline may have passed unnoticed
         self.fence.set(deadline_ns, os.dup(fds[0]) if fds else -1)
         self.ring.set_flag(layout.FLAG_FENCED, False)
+        self._check_fence(self.fence)  # the new one may have passed too
         self._write()
         return None
 
     def _check_fence(self, fence: Fence) -> None:
         if fence.falls():
+            if not fence.frozen:
+                self.tree.stop()
             self.ring.set_flag(layout.FLAG_FENCED, True)
             self._interest()
             self._ring(self.bell)

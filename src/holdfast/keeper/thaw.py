@@ -16,6 +16,7 @@ The images are edited in their directory, which is the caller's copy.
 from __future__ import annotations
 
 import _socket
+import contextlib
 import ctypes
 import os
 import struct
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from holdfast.checkpointer import images, memory, rpc
 from holdfast.checkpointer.criu import HF_ROOT, PROGRAM, Call, Opened, connections
-from holdfast.keeper import contain, file_tree, launch, terminal
+from holdfast.keeper import contain, file_tree, launch, outside, terminal
 from holdfast.keeper import install_filter as install_filter  # the tree hides its file later
 from holdfast.wire import checkpointing
 from holdfast.wire.spawning import INIT_NAME, NET_HOST, Containment, Spawn
@@ -54,6 +55,44 @@ class Saved:
         self.output = (directory / checkpointing.OUTPUT_FILE).read_bytes()
         images.prepare(directory)
         self.highest_pid = images.highest_pid(directory)
+        self.terminal = images.terminal(directory, PROGRAM)
+        self.halted = Halted(directory)
+
+
+class Halted:
+    """Which processes begin stopped.
+
+    Each thread gets a signal of its own while CRIU still holds all threads. So none of them runs an
+    instruction.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            said = checkpointing.read_halted((directory / checkpointing.HALTED_FILE).read_bytes())
+        except FileNotFoundError:
+            said = checkpointing.Halted()
+        self._threads = images.tasks(directory)
+        meant = {*self._threads} if said.all else {*said.stopped}
+        self._marked = meant & {*images.stopped(directory)}  # CRIU stops these
+        self._stopped = meant - self._marked
+        self._marks = said.marks
+
+    def agrees(self, step: str) -> str:
+        if step == "pre-resume":
+            libc = ctypes.CDLL(None)
+            for pid in self._stopped:
+                for thread in self._threads.get(pid, []):
+                    libc.tgkill(pid, thread, int(signal.SIGSTOP))
+            for pid in self._marked:
+                if mark := next((n for n in self._marks if not _ignores(pid, n)), 0):
+                    libc.kill(pid, mark)
+        return ""
+
+
+def _ignores(pid: int, number: int) -> bool:
+    with open(f"/proc/{pid}/status") as f:
+        ignored = next(line for line in f if line.startswith("SigIgn:"))
+    return bool(int(ignored.split()[1], 16) >> (number - 1) & 1)
 
 
 class Restored:
@@ -144,16 +183,24 @@ def _restore(line: _socket.socket, saved: Saved, request: Spawn) -> None:
 
 def _run(line: _socket.socket, saved: Saved, request: Spawn, containment: Containment) -> None:
     listener, cookie = launch.gated(request.gate, contained=True)
-    options: rpc.Options = {"rst_sibling": True, **connections(containment.net != NET_HOST)}
+    options: rpc.Options = {
+        "rst_sibling": True,
+        **connections(containment.net != NET_HOST),
+    }
     call = Call(
         saved.criu,
         saved.images,
         rpc.RESTORE,
         options,
-        listener=listener,
+        saved.halted.agrees,
+        listener,
         execute=lambda path, argv, environ: launch.execve(path, argv, environ, cookie),
+        terminal=saved.terminal,
     )
     call.run()
+    if containment.net != NET_HOST:
+        with contextlib.suppress(OSError):  # a kernel without that leaves them as they are
+            outside.close_connections()
     # The kernel translates the program's number for the receiver.
     credentials = _CREDENTIALS.pack(PROGRAM, os.getuid(), os.getgid())
     given = [call.master, *([listener] if listener > 0 else [])]

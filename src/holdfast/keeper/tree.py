@@ -68,6 +68,13 @@ class Tree:
             except OSError:
                 pass  # init has just ended, or has many orders to read
 
+    def stop(self) -> None:
+        """Stop all processes, without a control group: the fence has fallen."""
+        if self.watch >= 0 and not self.adopted:
+            self.order(wire.HALT_SIGNAL)
+        else:
+            self.signal(signal.SIGSTOP, wire.SCOPE_ALL, 0, 0, 0)
+
     def reap(self) -> bool:
         """Collect available exit codes. Return whether the root's was among them."""
         ended = False

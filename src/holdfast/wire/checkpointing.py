@@ -6,14 +6,15 @@ same release.
 
     host to checkpointer     | with descriptors
     -------------------------|------------------------------------------------------------------
-    the job (Dump)           | the directory for images, then the namespaces in the job's order
+    the job (Dump)           | the directory for images, then NAMESPACES, then the files
+                             | `cgroup.freeze` of the session's frozen groups
     {"go_on": true or false} | the answer to `saved`; anything but true makes the dump fail
 
     checkpointer to host     | means
     -------------------------|------------------------------------------------------------------
-    {"step": S, "bytes": N}  | progress: `begun`, `frozen`, `saved`, `copied`, `resumed`, `hashed`
+    {"step": S, "bytes": N}  | progress: `begun`, `frozen`, `saved`, `copied`, `resumed`
     {"saved": true, ...}     | all images are written and the processes are frozen. With `stop`,
-                             | everything is on the disk, and they end after {"go_on": true}
+                             | they end after {"go_on": true}
     {"done": {...}}          | the last packet: an Outcome
 """
 
@@ -24,13 +25,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 PACKET_BYTES: Final = 1 << 18
-DESCRIPTORS_MAX: Final = 16
+DESCRIPTORS_MAX: Final = 64
+FREEZERS_MAX: Final = 48
 # Order in which a process enters the namespaces: the user namespace first, for its capabilities.
 NAMESPACES: Final = ("user", "ipc", "net", "pid", "mnt")
 # File names in the directory of images that are not CRIU's.
 MEMORY_FILE: Final = "memory.tar"
 WRITTEN_FILE: Final = "written.tar"
 OUTPUT_FILE: Final = "output"
+HALTED_FILE: Final = "halted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +63,31 @@ class Dump:
     copied_max: int  # bytes of files open for writing that are copied
 
 
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """HALTED_FILE: which processes begin stopped; without the file none does.
+
+    `all`: every process. `stopped`: these, as the session numbers them. `marks`: signals, of which
+    one marks a process that was stopped before the halt.
+    """
+
+    all: bool = False
+    stopped: tuple[int, ...] = ()
+    marks: tuple[int, ...] = ()
+
+
 @dataclass(slots=True)
 class Outcome:
     """The result. `problem`: why the session could not be saved; empty if it was.
 
-    `files`: size and SHA-256 of each file in the directory. `written`: files that were open for
-    writing and were copied. `frozen_ms`: how long the processes stood still.
+    `written`: files that were open for writing and were copied. `frozen_ms`: how long the processes
+    stood still.
     """
 
     problem: str = ""
     log: str = ""
     frozen_ms: float = 0.0
     took_ms: float = 0.0
-    files: dict[str, tuple[int, str]] = field(default_factory=dict)
     written: list[str] = field(default_factory=list)
     too_large: list[str] = field(default_factory=list)
 
@@ -105,6 +120,10 @@ def read_dump(packet: bytes) -> Dump:
     )
 
 
+def read_halted(data: bytes) -> Halted:
+    found = read(data)
+    return Halted(found["all"], tuple(found["stopped"]), tuple(found["marks"]))
+
+
 def read_outcome(done: dict[str, Any]) -> Outcome:
-    files = {name: (int(size), str(digest)) for name, (size, digest) in done.pop("files").items()}
-    return Outcome(files=files, **done)
+    return Outcome(**done)

@@ -76,6 +76,7 @@ ORIGIN = struct.Struct("<QQQ")
 LIMIT = struct.Struct("<Bq")
 LIMIT_OOM, LIMIT_NICE = 128, 129
 RESOURCES: Final = 16  # of setrlimit(2)
+_LAYERS_MIN: Final = 2  # the writable one and one below
 _CRIU_PATHS_MIN: Final = 2  # program and loader
 
 
@@ -125,6 +126,9 @@ SPAWN_REPLY = struct.Struct("<BiIH")  # result, errno, pid, length of text
 # own, because in a namespace that lacks a mount its mount point can be renamed.
 MOUNT_READ, MOUNT_WRITE, MOUNT_DEVICE, MOUNT_LINK, MOUNT_EMPTY, MOUNT_MEMORY = range(1, 7)
 MOUNT_FIXED: Final = 7
+# A writable directory in layers (overlayfs). Its source is several directories, one per line: a
+# directory with `upper` and `work`, then the directories below, the newest first.
+MOUNT_LAYERED: Final = 8
 NET_HOST, NET_OWN, NET_NONE = range(3)
 NO_NETWORK: Final = "its own network: "  # begins the answer if no connector works
 # Begins the answer if a path of the list is not what the host saw there, with the path.
@@ -367,13 +371,17 @@ def _wrong_limit(kind: int, value: int) -> str:
 
 
 def _wrong_containment(c: Containment) -> str:
+    layers = [m.source.split(b"\n") for m in c.mounts if m.kind == MOUNT_LAYERED]
     paths = [m.target for m in c.mounts] + [m.source for m in c.mounts if m.kind in _BINDS]
+    paths += [path for layer in layers for path in layer]
     if len(paths) > limits.CONTAINED_PATHS or any(
         p[:1] != b"/" or b"\0" in p or b".." in p.split(b"/") for p in paths
     ):
         return "too many paths, or one that is not absolute"
-    if any(not MOUNT_READ <= m.kind <= MOUNT_FIXED or b"\0" in m.source for m in c.mounts):
+    if any(not MOUNT_READ <= m.kind <= MOUNT_LAYERED or b"\0" in m.source for m in c.mounts):
         return "a bad mount"
+    if any(len(layer) < _LAYERS_MIN for layer in layers):
+        return "layers without a directory below"
     return "a bad network" if c.net > NET_NONE else ""
 
 

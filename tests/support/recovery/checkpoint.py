@@ -97,6 +97,8 @@ def dump(
                 if outcome.problem:
                     raise Failed(outcome.problem)
                 return outcome
+    except ConnectionError as e:
+        raise Failed("the checkpointer was killed") from e
     finally:
         os.close(images)
         ours.close()

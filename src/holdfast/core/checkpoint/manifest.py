@@ -1,31 +1,62 @@
-"""The manifest of a checkpoint: `manifest.json` in its directory.
+"""The manifest of a checkpoint, format 2, and the files that it names.
 
-    <state>/checkpoints/SESSION/CHECKPOINT/
-        manifest.json   this module; written last, so a directory without it is no checkpoint
-        images/         CRIU's images, memory.tar and written.tar (holdfast/checkpointer)
-        output          the ring up to the moment of the checkpoint
-        screen          the snapshot of the screen, and the host's notes
-        plan            how the session was made: a request to the nursery
+    <state>/checkpoints/SESSION/
+        CHECKPOINT/manifest.json   this module; written last: a directory without it is incomplete
+        objects/SHA-256            sealed pieces, which checkpoints of the session share
+        keys/KEY/MACHINE           the secret of the checkpoints, sealed to a machine
 
-FORMAT rises when an older release could not read a manifest. Unknown keys are ignored, so that a
-later release can add keys, for sealed or incremental images. `files` has the size and SHA-256 of
-every file that a restore reads.
+    manifest.json ::= HEADER newline SIGNATURE newline
+
+HEADER is one line of JSON. It has what the owner of a disk may know (PLAIN): ids, times and sizes,
+and size and SHA-256 of every stored file (`objects`). All other facts are sealed in it, with the
+`tree`: which parts of which objects make each file. SIGNATURE is that of the machine that made the
+checkpoint, over the exact bytes of HEADER. So a machine that only stores a checkpoint can neither
+read nor alter it, and can check that it is complete.
+
+FORMAT rises when an older release could not read a manifest. Unknown keys are ignored.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Final, Protocol
 
-FORMAT: Final = 1
-NAME: Final = "manifest.json"
-IMAGES, OUTPUT, SCREEN, PLAN = "images", "output", "screen", "plan"
+from holdfast.core.checkpoint.pieces import OBJECT_MAX, Part
+from holdfast.model import signing
+from holdfast.model.ids import is_session_id
+
+FORMAT: Final = 2
 PREFIX: Final = "cp-"
-COMPRESSION: Final = "none"
+NAME: Final = "manifest.json"
+COMING: Final = "manifest.coming"  # of a checkpoint that is being copied here
+IMAGES, OUTPUT, SCREEN, PLAN = "images", "output", "screen", "plan"
+OBJECTS, KEYS = "objects", "keys"
+DOMAIN: Final = "checkpoint/2"  # of the signature
+BYTES_MAX: Final = 64 << 20  # of a manifest: some 100 GB of memory
+_FACTS: Final = "facts"
 _ID: Final = re.compile(r"cp-[0-9a-f]{12}")
-BYTES_MAX: Final = 16 << 20  # of a manifest
+_KEY: Final = re.compile(r"[0-9a-f]{16}")
+_FILE: Final = re.compile(rf"{OBJECTS}/[0-9a-f]{{64}}")
+
+
+class Damaged(Exception):
+    """The bytes are not what was sealed, or another key sealed them."""
+
+
+class Secret(Protocol):
+    """The key that seals the facts (host/checkpoints/sealing.py)."""
+
+    @property
+    def id(self) -> str: ...
+
+    def seal_facts(self, purpose: str, data: bytes) -> bytes: ...
+
+    def open_facts(self, purpose: str, sealed: bytes) -> bytes:
+        """Raises Damaged."""
 
 
 class Unreadable(Exception):
@@ -33,11 +64,40 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Header:
+    """What can be read without a key. `files`: size and SHA-256 by path below the session.
+
+    `bytes`: of all files before they were packed. `added`: bytes of stored files that no earlier
+    checkpoint had. `head`: the end of the output. `key`: the id of the secret. `maker`: the
+    Ed25519 key of the machine that made it.
+    """
+
+    id: str
+    session: str
+    epoch: int
+    at: float
+    ended: bool
+    bytes: int
+    added: int
+    head: int
+    key: str
+    maker: str
+    files: dict[str, tuple[int, str]]
+    format: int = FORMAT
+
+    @property
+    def stored(self) -> int:
+        return sum(size for size, _ in self.files.values())
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """The facts about a saved session. `ended`: the processes ended with the checkpoint.
 
     `sequence` and `origins` are the watermark of acts: the last act that the session had taken, and
-    the last act of each client. `head`: the end of the output at that moment.
+    the last act of each client. `head`: the end of the output at that moment. `tree`: the parts of
+    objects that make each file; a part names an object by its place in the sorted `files`. `marks`:
+    of the objects, in that order (host/checkpoints/sealing.py).
     """
 
     id: str
@@ -54,7 +114,9 @@ class Manifest:
     label: dict[str, Any]
     row: dict[str, Any]  # of the table `sessions`
     files: dict[str, tuple[int, str]]
-    machine: dict[str, str]  # of the machine: boot, kernel, processor, criu
+    machine: dict[str, str]  # of the machine: boot, kernel, processor, cpu, criu
+    tree: dict[str, tuple[Part, ...]]
+    marks: tuple[str, ...]
     terminal: tuple[int, ...] = ()  # termios flags
     origins: tuple[tuple[int, int, int], ...] = ()
     losses: tuple[str, ...] = ()
@@ -62,46 +124,144 @@ class Manifest:
     frozen_ms: float = 0.0
     took_ms: float = 0.0
     holdfast: str = ""
-    compression: str = COMPRESSION
+    connections: tuple[dict[str, Any], ...] = ()  # rows of core/session/connections.py
+    key: str = ""
+    maker: str = ""
+    added: int = 0
+    halted: str = ""  # the kind of halt (core/session/halt.py)
+    stops: tuple[dict[str, Any], ...] = ()  # stopped operators: operator, by, how, pids inside
     format: int = FORMAT
     more: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def stored(self) -> int:
+        return sum(size for size, _ in self.files.values())
 
-_FIELDS: Final = {one.name for one in fields(Manifest)}
+    def objects(self) -> list[str]:
+        """Names of the objects, as `tree` counts them."""
+        return [path.partition("/")[2] for path in sorted(self.files)]
+
+
+PLAIN: Final = frozenset(one.name for one in fields(Header))
+_KNOWN: Final = frozenset(one.name for one in fields(Manifest))
 
 
 def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def encode(manifest: Manifest) -> bytes:
-    return json.dumps(asdict(manifest), indent=1, sort_keys=True).encode() + b"\n"
+def is_key(text: str) -> bool:
+    """Whether a secret may have that id."""
+    return _KEY.fullmatch(text) is not None
 
 
-def decode(data: bytes) -> Manifest:
-    """Unreadable, with the reason, if this release cannot use it."""
+def is_file(path: str) -> bool:
+    """Whether a stored file may have that path below the session's directory."""
+    return _FILE.fullmatch(path) is not None
+
+
+def encode(manifest: Manifest, key: Secret, private: bytes) -> bytes:
+    """Seal and sign. `private`: the Ed25519 key of this machine."""
+    maker = signing.public(private).hex()
+    found = asdict(replace(manifest, key=key.id, maker=maker, format=FORMAT))
+    plain = {name: value for name, value in found.items() if name in PLAIN and name != "files"}
+    plain["objects"] = {sha: size for size, sha in manifest.files.values()}
+    facts = json.dumps({n: v for n, v in found.items() if n not in PLAIN}).encode()
+    sealed = key.seal_facts(_beside(manifest.id), facts)
+    line = json.dumps({**plain, "sealed": base64.b64encode(sealed).decode()}, sort_keys=True)
+    signature = signing.sign(private, DOMAIN, line.encode())
+    return f"{line}\n{signature.hex()}\n".encode()
+
+
+def _beside(checkpoint: str) -> str:
+    return f"{_FACTS}\0{checkpoint}"
+
+
+def header(data: bytes) -> Header:
+    """What can be read without a key, if the signature of its maker is right. Or Unreadable."""
+    return _parsed(data)[0]
+
+
+def decode(data: bytes, key: Secret) -> Manifest:
+    """All facts. Unreadable, with the reason, if this release or this key cannot open them."""
+    plain, sealed = _parsed(data)
     try:
-        found = json.loads(data)
-        if found["format"] > FORMAT:
-            raise Unreadable(
-                f"it has format {found['format']}, and this release reads up to {FORMAT}"
-            )
-        if found["compression"] != COMPRESSION:
-            raise Unreadable(f"its images are compressed by {found['compression']}")
-        known = {name: value for name, value in found.items() if name in _FIELDS}
-        for name in ("terminal", "losses", "written"):
-            known[name] = tuple(known[name])
-        cols, rows = known["size"]
+        opened = key.open_facts(_beside(plain.id), sealed)
+        known = {name: value for name, value in json.loads(opened).items() if name in _KNOWN}
+        for name in ("terminal", "losses", "written", "marks", "connections", "stops"):
+            known[name] = tuple(known.get(name, ()))
+        cols, rows = known.pop("size")
+        tree = {
+            str(name): tuple(Part(*map(int, part)) for part in parts)
+            for name, parts in known.pop("tree").items()
+        }
+        origins = tuple((int(o), int(n), int(s)) for o, n, s in known.pop("origins"))
         return Manifest(
-            **{
-                **known,
-                "size": (int(cols), int(rows)),
-                "origins": tuple((int(o), int(n), int(s)) for o, n, s in known["origins"]),
-                "files": {n: (int(size), str(sha)) for n, (size, sha) in known["files"].items()},
-            }
+            **{**known, **{name: getattr(plain, name) for name in PLAIN}},
+            size=(int(cols), int(rows)),
+            tree=tree,
+            origins=origins,
         )
+    except Damaged as e:
+        raise Unreadable(f"its facts cannot be opened: {e}") from e
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise Unreadable(f"its manifest is damaged: {type(e).__name__}: {e}") from e
+        raise _damaged(e) from e
+
+
+def _parsed(data: bytes) -> tuple[Header, bytes]:
+    line, _, rest = data.partition(b"\n")
+    try:
+        if line == b"{":  # the form of format 1
+            old = json.loads(data)["format"]
+            raise Unreadable(f"it has format {old}, and this release reads {FORMAT}")
+        found = json.loads(line)
+        if found["format"] != FORMAT:
+            raise Unreadable(f"it has format {found['format']}, and this release reads {FORMAT}")
+        signature = bytes.fromhex(rest.strip().decode())
+        maker = bytes.fromhex(found["maker"])
+        if not signing.verify(maker, DOMAIN, line, signature):
+            raise Unreadable("it was altered: the signature of its maker is wrong")
+        read = Header(
+            id=_text(found["id"], _ID),
+            session=_session(found["session"]),
+            epoch=int(found["epoch"]),
+            at=float(found["at"]),
+            ended=bool(found["ended"]),
+            bytes=int(found["bytes"]),
+            added=int(found["added"]),
+            head=int(found["head"]),
+            key=_text(found["key"], _KEY),
+            maker=maker.hex(),
+            files={
+                _text(f"{OBJECTS}/{sha}", _FILE): (_size(size), sha)
+                for sha, size in found["objects"].items()
+            },
+        )
+        return read, base64.b64decode(found["sealed"], validate=True)
+    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as e:
+        raise _damaged(e) from e
+
+
+def _damaged(problem: Exception) -> Unreadable:
+    return Unreadable(f"its manifest is damaged: {type(problem).__name__}: {problem}")
+
+
+def _text(value: str, form: re.Pattern[str]) -> str:
+    if form.fullmatch(value) is None:
+        raise ValueError(f"{value[:80]!a} is not of the form {form.pattern}")
+    return value
+
+
+def _session(value: str) -> str:
+    if not is_session_id(value):
+        raise ValueError("no id of a session")
+    return value
+
+
+def _size(value: int) -> int:
+    if not 0 < int(value) <= OBJECT_MAX:
+        raise ValueError(f"an object of {value} bytes")
+    return int(value)
 
 
 def newest(manifests: list[Manifest]) -> Manifest | None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-BYTES_PER_S: Final = 0.5e9  # images are written at 0.3 to 1.6 GB/s on the machines measured
+BYTES_PER_S: Final = 0.25e9  # images are written at 0.3 to 1.6 GB/s, and packed at about 0.5
 BASE_S: Final = 0.2  # a checkpoint of a small session
 ROOM: Final = 1.2  # of the memory: page maps, copied files and a margin
 NAMED_MAX: Final = 5
@@ -26,17 +26,16 @@ class Process(NamedTuple):
     filters: int = 1
     nested: bool = False  # it made namespaces of its own
     rss: int = 0  # bytes of memory that belong to no file
+    unlinked: tuple[str, ...] = ()  # deleted files that it has mapped
 
 
 class Facts(NamedTuple):
     """Facts about a session and this machine."""
 
     layout: str  # "contained" or "plain"
-    state: str  # of the lifecycle
     planned: bool = True  # the host knows how the session was made
     processes: tuple[Process, ...] = ()
-    connections: tuple[str, ...] = ()  # established TCP connections, as "local -> remote"
-    own_network: bool = False
+    connections: tuple[str, ...] = ()  # that will not survive, as "local -> remote"
     shared_memory: int = 0  # System V segments
     unread: int = 0  # bytes of input that no program has read
     free: int = 0  # bytes on the disk
@@ -79,8 +78,13 @@ def judge(facts: Facts) -> Preflight:
         tuple(_blockers(facts, size)),
         tuple(_losses(facts)),
         size,
-        round(BASE_S + size / BYTES_PER_S, 1),
+        seconds(size),
     )
+
+
+def seconds(size: int) -> float:
+    """The expected time of a checkpoint or a restore."""
+    return round(BASE_S + size / BYTES_PER_S, 1)
 
 
 def _blockers(facts: Facts, size: int) -> Iterator[str]:
@@ -94,10 +98,8 @@ def _blockers(facts: Facts, size: int) -> Iterator[str]:
         return
     if not facts.planned:
         yield "it was made by an earlier release, which did not keep the plan of its file tree"
-    if facts.state == "halted":
-        yield "it is halted, and a halted program cannot be saved; resume it first"
     if size > facts.free:
-        yield f"the disk has {_amount(facts.free)} free; about {_amount(size)} are needed"
+        yield f"the disk has {amount(facts.free)} free; about {amount(size)} are needed"
     for one in facts.processes:
         yield from _obstacles(one)
     if facts.shared_memory:
@@ -112,13 +114,15 @@ def _obstacles(one: Process) -> Iterator[str]:
         yield f"{who} has namespaces of its own, as sandboxes and browsers make them"
     elif one.filters > 1:
         yield f"{who} has a seccomp filter of its own, as sandboxes and browsers install them"
+    if one.unlinked:
+        yield f"{who} has mapped a deleted file ({one.unlinked[0]})"
     kinds = {name for target in one.holds for begin, name in _UNSAVABLE if target.startswith(begin)}
     for name in sorted(kinds):
         yield f"{who} uses {name}"
 
 
 def _losses(facts: Facts) -> Iterator[str]:
-    if facts.connections and not facts.own_network:
+    if facts.connections:
         named = ", ".join(facts.connections[:NAMED_MAX])
         more = len(facts.connections) - NAMED_MAX
         yield (
@@ -129,7 +133,8 @@ def _losses(facts: Facts) -> Iterator[str]:
         yield f"{facts.unread} bytes of typed input that no program has read are not saved"
 
 
-def _amount(size: int) -> str:
+def amount(size: int) -> str:
+    """A number of bytes in words."""
     return f"{size / 1e6:.0f} MB" if size < 1e9 else f"{size / 1e9:.1f} GB"
 
 
@@ -139,12 +144,16 @@ _MEANINGS: Final = tuple(
     for pattern, meaning in (
         (r"has a seccomp filter of its own", r"\g<0>"),
         (
-            r"half of stream unix|External socket is used|unix: Can't dump half",
+            r"half of stream unix|Dangling connection|External socket is used|Can't dump half",
             "a program is connected to a unix socket of a program outside of the session",
         ),
         (
             r"doesn't live in IPC ns|Can't dump shmem",
             "a program uses System V shared memory, which cannot be saved",
+        ),
+        (
+            r"[Gg]host file|ghost_limit|ghost-limit",
+            "a deleted file that a program uses is too large",
         ),
         (r"io_uring", "a program uses io_uring, which cannot be saved"),
         (r"File (\S+) has bad size (\d+)", r"\1 has changed since the checkpoint"),

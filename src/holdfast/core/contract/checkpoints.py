@@ -1,19 +1,22 @@
-"""Checkpoints: save a session to disk, list what is saved, and restore a session."""
+"""Checkpoints and leases: save a session to disk, list what is saved, and restore a session."""
 
 from __future__ import annotations
 
-from holdfast.core.contract.message import ABSENT, Absent, SessionAct, message
+from holdfast.core.contract.copies import SentCopy
+from holdfast.core.contract.message import ABSENT, Absent, Json, MachineAct, SessionAct, message
 
 
 @message
 class Checkpoint(SessionAct):
     """A session to save. `stop`: its processes end once they are saved.
 
-    `check`: run the preflight only; no process stops and no file is written.
+    `check`: run the preflight only; no process stops and no file is written. `to`: a machine that
+    gets a copy.
     """
 
     stop: bool = False
     check: bool = False
+    to: str | Absent = ABSENT
 
 
 @message
@@ -34,6 +37,9 @@ class SavedCheckpoint:
     `epoch` and `offset`: the incarnation, and the end of its output at that moment. `act`: the last
     act that the session had taken. `losses`: what a restored session will lack. `written`: files
     that were open for writing and were copied. `frozen_ms`: how long the processes stood still.
+    `bytes`: of all files before packing; `stored`: packed, on the disk; `added`: of these, bytes
+    that no earlier checkpoint of the session had.
+    `copies`: the machines that have it. `kept_for`: the machine of which this is a copy.
     """
 
     checkpoint: str
@@ -50,7 +56,11 @@ class SavedCheckpoint:
     written: tuple[str, ...]
     frozen_ms: float
     took_ms: float
+    stored: int = 0
+    added: int = 0
     path: str | Absent = ABSENT
+    copies: tuple[SentCopy, ...] = ()
+    kept_for: str | Absent = ABSENT
 
 
 @message
@@ -78,18 +88,65 @@ class CheckpointsReply:
 
 
 @message
+class RemoveCheckpoint(SessionAct):
+    """A checkpoint of a session that is to be removed: its id, or the beginning of its id."""
+
+    checkpoint: str
+
+
+@message
+class CheckpointRemoved:
+    """`freed`: bytes of the stored files that no other checkpoint needs."""
+
+    id: str
+    name: str
+    checkpoint: str
+    freed: int
+
+
+@message
 class Restore(SessionAct):
-    """An ended session to bring back, from a checkpoint or from its newest."""
+    """An ended session to bring back, from a checkpoint or from its newest.
+
+    A lost session without a checkpoint comes back without its memory. So does a session whose
+    restore fails, except if `fallback` is false. `lost`: the caller states that the machine of the
+    session is lost, and takes it over from a copy.
+    """
 
     checkpoint: str | Absent = ABSENT
+    fallback: bool | Absent = ABSENT
+    lost: bool | Absent = ABSENT
+
+
+@message
+class LostConnection:
+    """A TCP connection that a new incarnation or a branch does not have any more.
+
+    `unacked`: bytes that the peer had not acknowledged at the moment of the checkpoint. `pid`,
+    `program`: the process that held it, and `actor` and `act` those that had started the process.
+    """
+
+    protocol: str
+    local: str
+    remote: str
+    pid: int
+    program: str
+    actor: str
+    act: str | None
+    unacked: int
 
 
 @message
 class Restored:
     """The new incarnation. `at`: the moment that its memory is from.
 
+    `re_established`: the memory is lost. The object has the facts of the event
+    `session.re_established`. `checkpoint` is then the one whose restore failed, if any, and `at`
+    the moment when the host last looked at the session.
+
     `replaced`: files that had changed since and have their saved content again. The content that
-    gave way is in the archive `kept`.
+    gave way is in the archive `kept`. `connections`: those that did not survive. `taken_from`: the
+    machine of a session that was taken over; its acts after `act` are not in the memory.
     """
 
     id: str
@@ -100,4 +157,67 @@ class Restored:
     pid: int
     replaced: tuple[str, ...]
     losses: tuple[str, ...]
+    connections: tuple[LostConnection, ...] = ()
     kept: str | Absent = ABSENT
+    re_established: Json | Absent = ABSENT
+    taken_from: str | Absent = ABSENT
+    act: int | Absent = ABSENT
+
+
+# ------------------------------------------------------------ leases
+
+
+@message
+class LeaseState:
+    """A lease. `owner`: the key of the machine. `until`: its end if it is not renewed.
+
+    `state`: `held`, `released`, `invalidated`; `fenced`: the incarnation here has lost it, and
+    `why` says how. `until` is null for a pinned session, and where only the owner knows it.
+    """
+
+    owner: str
+    machine: str
+    epoch: int
+    until: float | None
+    rehomable: bool
+    state: str
+    why: str | Absent = ABSENT
+
+
+@message
+class LeaseReply:
+    """What the store says. `wait_s`: after this time another machine may take the session.
+
+    The wait starts when this host first sees the present state of the lease, and anew with each
+    renewal. `lease` is null for a session that is not in the store: it is pinned.
+    """
+
+    id: str
+    name: str
+    lease: LeaseState | None
+    wait_s: float | None
+    store: str
+
+
+@message
+class Rehome(SessionAct):
+    """A session to make re-homable, or (`on` is false) to pin to this machine."""
+
+    on: bool
+
+
+@message
+class Rehomed:
+    """`says`: what that means, in words."""
+
+    id: str
+    name: str
+    rehomable: bool
+    says: str
+
+
+@message
+class InvalidateLease(MachineAct):
+    """A session, wherever it lives, by its id or by a name that this machine knows."""
+
+    session: str

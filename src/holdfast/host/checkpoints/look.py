@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from holdfast.core.checkpoint.preflight import Process
+from holdfast.core.session.connections import inner
 from holdfast.core.session.graph import Socket
 from holdfast.host.processes import proc_scan, sockets
 from holdfast.host.processes.process import Stat, read_proc
@@ -25,14 +26,18 @@ _HARMLESS: Final = (
 )
 _PIDFD: Final = "anon_inode:[pidfd]"
 _SYSV: Final = "/SYSV"
-_MAPS_BYTES: Final = 1 << 20
+_DELETED: Final = " (deleted)"
+# Deleted by their nature; CRIU saves their content.
+_ANONYMOUS: Final = ("/dev/zero", "/memfd:", "/anon_hugepage", _SYSV)
+MAPS_BYTES: Final = 1 << 20
 
 
 def processes(keeper: int, root: int) -> tuple[Process, ...]:
     """The processes that a checkpoint saves: all but init and the zombies."""
     found = [one for one in proc_scan.of_session(keeper) if one.state not in "ZX"]
-    around = _namespaces(root)
-    return tuple(_process(one, around) for one in found if not _is_init(one.pid))
+    inside = [one for one in found if not _is_init(one.pid)]
+    around = _namespaces(inside[0].pid) if inside else {}  # hf-root's
+    return tuple(_process(one, around) for one in inside)
 
 
 def _process(one: Stat, around: dict[str, str]) -> Process:
@@ -41,16 +46,27 @@ def _process(one: Stat, around: dict[str, str]) -> Process:
     return Process(
         one.pid,
         status.get("Name", "?"),
-        tuple(t for t in _targets(one.pid) if t[:1] in "/a" and not t.startswith(_HARMLESS)),
-        int(status.get("TracerPid", "0")),
+        tuple(t for t in targets(one.pid) if t[:1] in "/a" and not t.startswith(_HARMLESS)),
+        _tracer(int(status.get("TracerPid", "0"))),
         int(status.get("Seccomp_filters", "1")),
         bool(own) and own != around,
         sum(int(status.get(k, "0 kB").split()[0]) << 10 for k in ("RssAnon", "RssShmem")),
+        tuple(sorted(_unlinked(one.pid))),
     )
 
 
+def _tracer(pid: int) -> int:
+    """The tracer of a process; not init, which holds all during a halt."""
+    return 0 if pid and _is_init(pid) else pid
+
+
 def _is_init(pid: int) -> bool:
-    return _status(pid).get("NSpid", "").split()[-1:] == ["1"]
+    return pid_inside(pid) == 1
+
+
+def pid_inside(pid: int) -> int:
+    """The number of a process in its own pid namespace; 0 if it is gone."""
+    return int((_status(pid).get("NSpid", "").split() or ["0"])[-1])
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -67,7 +83,7 @@ def _namespaces(pid: int) -> dict[str, str]:
         return {}
 
 
-def _targets(pid: int) -> Iterator[str]:
+def targets(pid: int) -> Iterator[str]:
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
@@ -76,26 +92,35 @@ def _targets(pid: int) -> Iterator[str]:
 
 def shared_memory(found: tuple[Process, ...]) -> int:
     """The number of System V segments that the processes have mapped."""
-    segments = set[str]()
-    for one in found:
-        with contextlib.suppress(OSError):
-            for line in read_proc(f"/proc/{one.pid}/maps").decode("utf-8", "replace").splitlines():
-                if _SYSV in line:
-                    segments.add(line.split()[4])
-    return len(segments)
+    return len({inode for one in found for inode, path in _mapped(one.pid) if _SYSV in path})
 
 
-def connections(root: int, found: tuple[Process, ...]) -> tuple[str, ...]:
-    """Established TCP connections that the processes hold."""
-    held = {t for one in found for t in _targets(one.pid) if t.startswith("socket:[")}
-    table = sockets.table(root)
-    return tuple(
-        sorted(
-            f"{one.local} -> {one.remote}"
-            for inode, one in table.items()
-            if f"socket:[{inode}]" in held and _established(one)
-        )
-    )
+def _unlinked(pid: int) -> set[str]:
+    """Deleted files that a process has mapped."""
+    return {
+        path.removesuffix(_DELETED)
+        for _, path in _mapped(pid)
+        if path.endswith(_DELETED) and not path.startswith(_ANONYMOUS)
+    }
+
+
+def _mapped(pid: int) -> Iterator[tuple[str, str]]:
+    """Inode and path of the files that a process has mapped."""
+    with contextlib.suppress(OSError):
+        for line in read_proc(f"/proc/{pid}/maps").decode("utf-8", "replace").splitlines():
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6 and fields[5].startswith("/"):
+                yield fields[4], fields[5]
+
+
+def connections(root: int, found: tuple[Process, ...], own_network: bool) -> tuple[str, ...]:
+    """Established TCP connections of the processes that a restored session will not have."""
+    held = {t for one in found for t in targets(one.pid) if t.startswith("socket:[")}
+    table = sockets.table(root).items()
+    mine = [one for inode, one in table if f"socket:[{inode}]" in held and _established(one)]
+    pairs = {(one.local, one.remote) for one in mine}
+    lost = pairs - inner(pairs) if own_network else pairs
+    return tuple(sorted(f"{local} -> {remote}" for local, remote in lost))
 
 
 def _established(one: Socket) -> bool:

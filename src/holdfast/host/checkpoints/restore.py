@@ -6,7 +6,6 @@ output, and the same numbers of acts, so that no act is taken twice.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import struct
@@ -17,7 +16,9 @@ from typing import Any, Final, NamedTuple
 from holdfast.core.checkpoint import manifest as forms
 from holdfast.core.checkpoint.manifest import Manifest
 from holdfast.core.session.limits import Limits
-from holdfast.host.checkpoints.store import Checkpoints, read_plan
+from holdfast.host.checkpoints import halts, machine
+from holdfast.host.checkpoints.packing import Done
+from holdfast.host.checkpoints.store import Checkpoints
 from holdfast.host.lifecycle.limits import Wanted, of_label
 from holdfast.host.processes import process
 from holdfast.host.runtime import criu
@@ -29,6 +30,7 @@ from holdfast.wire import keeper as wire
 
 PATIENCE_S: Final = 20.0  # for a small session
 BYTES_PER_S: Final = 0.1e9  # far below the 0.7 to 1 GB/s that were measured
+RECOVER: Final = "restore it on a machine like the one that it was saved on"
 UNSEEN_BYTES: Final = 1 << 40  # more than a session prints without a host
 _LAST = struct.Struct("<Q")
 
@@ -42,24 +44,34 @@ class Prepared(NamedTuple):
     request: wire.Spawn
     limits: Wanted
     place: Path
+    screen: bytes
     base: int
     patience_s: float
 
 
-def prepare(checkpoints: Checkpoints, manifest: Manifest, last: SessionRow) -> Prepared:
+def prepare(checkpoints: Checkpoints, manifest: Manifest, last: SessionRow, done: Done) -> Prepared:
     """Check every file, and lay out the images. `last`: the row of the last incarnation."""
-    checkpoints.verify(manifest)
-    _check_machine(manifest)
     found = criu.find(checkpoints.criu)
-    directory = checkpoints.place(manifest.session, manifest.id)
-    plan = read_plan((directory / forms.PLAN).read_bytes())
+    if why := machine.obstacle(manifest.machine, found):
+        raise Impossible(f"{manifest.id} cannot be restored here: {why}", RECOVER)
+    plan = checkpoints.plan(manifest)
+    screen = checkpoints.content(manifest, forms.SCREEN)
     base, output = _output(checkpoints, manifest, last)
     epoch = last.epoch + 1
-    place = checkpoints.copy_for_thaw(manifest, epoch, output[-plan.ring_bytes :])
+    place = checkpoints.unpack(manifest, epoch, output[-plan.ring_bytes :], done)
+    halts.write(place, manifest)
+    try:
+        if plan.containment is not None:
+            machine.check_files(place, plan.containment, manifest.written)
+    except BaseException:
+        checkpoints.scratch.clear(place)
+        raise
     limited = of_label(manifest.label)
     label = {**manifest.label, "name": last.name}
-    row = SessionRow(**{**manifest.row, "name": last.name, "state": "restoring", "epoch": epoch})
+    given = {"id": manifest.session, "name": last.name, "state": "restoring", "epoch": epoch}
+    row = SessionRow(**{**manifest.row, **given})
     row.boot, row.reason, row.viewers = process.boot_id(), "", 0
+    row.rehomable = last.rehomable  # an operator may have changed that since the checkpoint
     row.output_start = row.output_end = base  # until a host files the end
     cols, rows = manifest.size
     return Prepared(
@@ -80,15 +92,10 @@ def prepare(checkpoints: Checkpoints, manifest: Manifest, last: SessionRow) -> P
         ),
         Wanted(Limits(**{name: one["limit"] for name, one in limited.items()}), frozenset(limited)),
         place,
+        screen,
         base,
         PATIENCE_S + manifest.bytes / BYTES_PER_S,
     )
-
-
-def _check_machine(manifest: Manifest) -> None:
-    made = manifest.machine.get("processor")
-    if made != os.uname().machine:
-        raise Impossible(f"{manifest.id} was made on {made}; this machine is {os.uname().machine}")
 
 
 def _output(checkpoints: Checkpoints, manifest: Manifest, last: SessionRow) -> tuple[int, bytes]:
@@ -97,9 +104,9 @@ def _output(checkpoints: Checkpoints, manifest: Manifest, last: SessionRow) -> t
     A lost incarnation may have printed more after the checkpoint. Those offsets are used up. If no
     host saw the end, their number is unknown, and the output continues far behind.
     """
-    saved = (checkpoints.place(manifest.session, manifest.id) / forms.OUTPUT).read_bytes()
+    saved = checkpoints.content(manifest, forms.OUTPUT)
     ended, output = last_output(checkpoints, manifest.session)
-    heads = (one.head for one in checkpoints.of(manifest.session))
+    heads = (one.head for one in checkpoints.headers(manifest.session))
     base = max(manifest.head, ended, last.output_end, *heads)
     seen = ended or last.state == "checkpointed" or last.output_end > last.output_start
     if not seen:
@@ -111,20 +118,19 @@ def _output(checkpoints: Checkpoints, manifest: Manifest, last: SessionRow) -> t
 
 def keep_last_output(checkpoints: Checkpoints, session: str, end: int, output: bytes) -> None:
     """Keep the output of an incarnation that ends, for a later restore."""
-    checkpoints.last_output(session).write_bytes(_LAST.pack(end) + output)
+    checkpoints.keep_last_output(session, _LAST.pack(end) + output)
 
 
 def last_output(checkpoints: Checkpoints, session: str) -> tuple[int, bytes]:
-    with contextlib.suppress(OSError, struct.error):
-        data = checkpoints.last_output(session).read_bytes()
+    data = checkpoints.last_output(session)
+    if len(data) >= _LAST.size:
         return _LAST.unpack_from(data)[0], data[_LAST.size :][-RING_BYTES_MAX:]
     return 0, b""
 
 
-def show(checkpoints: Checkpoints, made: Prepared, snapshot_fd: int) -> None:
+def show(made: Prepared, snapshot_fd: int) -> None:
     """Give the new keeper the screen of the moment of the checkpoint."""
-    directory = checkpoints.place(made.manifest.session, made.manifest.id)
-    head, _, blob = (directory / forms.SCREEN).read_bytes().partition(b"\n")
+    head, _, blob = made.screen.partition(b"\n")
     found = json.loads(head)
     offset = found["offset"] if made.base == made.manifest.head else made.base
     notes = {**found["notes"], "scanned": made.base, "active": time.time()}

@@ -1,57 +1,38 @@
-"""Saves a session: preflight, the checkpointer's process, and the host's own part.
+"""Saves a session: preflight, images of the processes, and the host's own part.
 
-Order. Acts wait in the lane from now on: the image would miss their effects. The checkpointer
-freezes the processes and CRIU writes the images. While the processes stand still, the host notes
-the end of the output, the screen and the last acts. Then the processes go on. With `stop`, the
-processes end when the whole checkpoint is on the disk; after an earlier failure they go on.
+With `stop`, the processes end when the whole checkpoint is on the disk; after an earlier failure
+they go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
-import os
-import shutil
-import signal
-import socket
-import subprocess
+import secrets
+import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from holdfast import __version__
 from holdfast.core.checkpoint import manifest as forms
 from holdfast.core.checkpoint import preflight
 from holdfast.core.checkpoint.manifest import Manifest
 from holdfast.core.checkpoint.preflight import Facts, Preflight
-from holdfast.home import cores, programs
-from holdfast.host.checkpoints import look
-from holdfast.host.checkpoints.store import PLAN, Checkpoints, read_plan
+from holdfast.core.session import connections
+from holdfast.host.checkpoints import look, machine, packing
+from holdfast.host.checkpoints.dumping import Dumped, Tell, dump, plan_of
+from holdfast.host.checkpoints.store import PLAN, Checkpoints
+from holdfast.host.processes.halt import Halter
 from holdfast.host.runtime import criu
 from holdfast.host.session.session import Session
 from holdfast.model.errors import Impossible, Refused
-from holdfast.wire import checkpointing as wire
-from holdfast.wire.spawning import MOUNT_MEMORY, MOUNT_WRITE, NET_HOST, Spawn
+from holdfast.wire.spawning import NET_HOST
 
-COPIED_MAX: Final = 256 << 20  # of files open for writing, which are copied while all stand still
-SILENCE_S: Final = 600.0  # between two reports of the checkpointer
-_IMAGES = f"{forms.IMAGES}/"
-
-Tell = Callable[[str, int], None]
-
-
-class Moment(NamedTuple):
-    """Facts that the host noted while the processes stood still."""
-
-    head: int
-    sequence: int
-    origins: tuple[tuple[int, int, int], ...]
-    terminal: tuple[int, ...]
-    screen: tuple[int, dict[str, Any], bytes]
+EXAMINED: Final = "examined"  # the first step that is told
+NOT_PACKED: Final = frozenset({"dump.log", "stats-dump"})  # in the directory of images
 
 
 async def examine(checkpoints: Checkpoints, session: Session) -> Preflight:
@@ -65,14 +46,14 @@ async def examine(checkpoints: Checkpoints, session: Session) -> Preflight:
         except Impossible as e:
             tool = f"{e.message}: {e.recover}"
         found = look.processes(session.keeper_pid, session.record.root_pid)
-        plan = _plan(session)
+        plan = plan_of(session)
+        inside = plan.containment if plan is not None else None
+        own_network = inside is not None and inside.net != NET_HOST
         return Facts(
             session.layout.get("layout", ""),
-            session.state,
             plan is not None,
             found,
-            look.connections(session.record.root_pid, found),
-            plan is not None and plan.containment is not None and plan.containment.net != NET_HOST,
+            look.connections(session.record.root_pid, found, own_network),
             look.shared_memory(found),
             terminal.queued_input,
             checkpoints.free(),
@@ -82,22 +63,16 @@ async def examine(checkpoints: Checkpoints, session: Session) -> Preflight:
     return preflight.judge(await session.looked(facts))
 
 
-def _plan(session: Session) -> Spawn | None:
-    with contextlib.suppress(OSError, Impossible):
-        return read_plan(Path(session.host_only_directory, PLAN).read_bytes())
-    return None
-
-
 def impossible(session: Session, found: Preflight) -> Impossible:
     return Impossible(
         f"{session.name} cannot be saved: {'; '.join(found.blockers)}",
-        "the session goes on as it was; docs/reference/recovery.md says what can be saved",
+        "the session goes on as it was; docs/reference/checkpoints.md says what can be saved",
         blockers=list(found.blockers),
     )
 
 
 async def save(
-    checkpoints: Checkpoints, session: Session, by: str, stop: bool, tell: Tell
+    checkpoints: Checkpoints, session: Session, by: str, stop: bool, tell: Tell, halter: Halter
 ) -> Manifest:
     """Save a session; with `stop`, its processes end. A failure leaves the session as it was."""
     if session.id in checkpoints.busy:
@@ -107,8 +82,11 @@ async def save(
         found = await examine(checkpoints, session)
         if not found.possible:
             raise impossible(session, found)
-        tell("examined", found.bytes)
-        return await _Saving(checkpoints, session, by, stop, tell, found).run()
+        tell(EXAMINED, found.bytes)
+        made = await _Saving(checkpoints, session, by, stop, tell, found, halter).run()
+        with contextlib.suppress(OSError):  # the next save tries again
+            await asyncio.to_thread(checkpoints.prune, session.id)
+        return made
     finally:
         checkpoints.busy.discard(session.id)
 
@@ -122,166 +100,104 @@ class _Saving:
         stop: bool,
         tell: Tell,
         found: Preflight,
+        halter: Halter,
     ) -> None:
         self.checkpoints, self.session, self.by, self.stop = checkpoints, session, by, stop
-        self.tell, self.found = tell, found
+        self.tell, self.found, self.halter = tell, found, halter
         self.at = time.time()
-        self.id, self.place = checkpoints.begin(session.id)
-        self.moment: Moment | None = None
+        self.id = f"{forms.PREFIX}{secrets.token_hex(6)}"
+        self.tool = criu.find(checkpoints.criu)
         self.manifest: Manifest | None = None
+        self.images: Path | None = None  # plain
 
     async def run(self) -> Manifest:
-        session = self.session
-        session.lane.hold()
+        session, store = self.session, self.checkpoints
         try:
-            await session.view.exact()  # restores the emulator, so that the freeze is shorter
-            await session.terminal()  # the keeper has taken every act that was sent
-            outcome = await self._checkpointer()
-            if outcome.problem:
-                raise Impossible(
-                    f"{session.name} could not be saved: {preflight.explain(outcome.problem)}",
-                    "the session goes on as it was",
-                    criu=outcome.problem[-1000:],
-                )
-            return self.manifest or await self._commit(outcome)
-        except BaseException:
+            await asyncio.to_thread(store.sweep_session, session.id)
+            images = await asyncio.to_thread(store.scratch.make, self.id, self.found.bytes)
+            self.images = images
+            keep = self._keep if self.stop else None
+            made = await dump(session, self.halter, self.tool, images, self.tell, keep)
+            return self.manifest or await self._store(made)
+        except BaseException as e:
             session.end_of.saved_as = ""
-            await asyncio.to_thread(self._remove)
+            # With a manifest the host had kept it, and CRIU failed afterwards.
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(store.remove, session.id, self.id)
+            if isinstance(e, OSError):
+                raise Impossible(
+                    f"{session.name} could not be saved: {e.strerror or e}",
+                    "the session goes on as it was",
+                ) from e
             raise
         finally:
-            session.lane.release()
+            if self.images is not None:
+                await asyncio.to_thread(store.scratch.clear, self.images)
 
-    def _remove(self) -> None:
-        shutil.rmtree(self.place, ignore_errors=True)
-        if self.manifest is not None:  # the host had kept it, and CRIU failed afterwards
-            self.checkpoints.remove(self.session.id, self.id)
+    async def _keep(self, made: Dumped) -> None:
+        """Store the checkpoint while the processes stand still; they end afterwards."""
+        self.manifest = await self._store(made)
+        self.session.end_of.saved_as = self.id
 
-    async def _checkpointer(self) -> wire.Outcome:
-        """Run the checkpointer's process and answer its packets."""
-        loop = asyncio.get_running_loop()
-        init, namespaces = await asyncio.to_thread(look.held, self.session.keeper_pid)
-        images = os.open(self.place / forms.IMAGES, os.O_RDONLY | os.O_DIRECTORY)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        process = None
-        try:
-            with cores.original_limit():
-                process = subprocess.Popen(
-                    programs.module("holdfast.checkpointer", f"{theirs.fileno()}"),
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                    cwd="/",
-                )
-            theirs.close()
-            job = await asyncio.to_thread(self._job, init)
-            socket.send_fds(ours, [wire.pack_dump(job)], [images, *namespaces])
-            ours.setblocking(False)
-            while True:
-                async with asyncio.timeout(SILENCE_S):
-                    packet = await loop.sock_recv(ours, wire.PACKET_BYTES)
-                if not packet:
-                    raise Impossible("the checkpointer died", "try again; see host.log")
-                told = wire.read(packet)
-                if "done" in told:
-                    return wire.read_outcome(told["done"])
-                if told.get("saved"):
-                    await loop.sock_sendall(ours, wire.pack({"go_on": await self._saved(told)}))
-                else:
-                    self.tell(str(told["step"]), int(told["bytes"]))
-        finally:
-            for fd in (images, *namespaces):
-                os.close(fd)
-            ours.close()
-            theirs.close()
-            if process is not None:
-                await asyncio.to_thread(process.wait)
-                with contextlib.suppress(OSError):  # a checkpointer that was killed left it stopped
-                    os.kill(init, signal.SIGCONT)
-
-    def _job(self, init: int) -> wire.Dump:
-        plan = _plan(self.session)
-        assert plan is not None and plan.containment is not None
-        places: dict[int, list[str]] = {MOUNT_WRITE: [], MOUNT_MEMORY: ["/dev/shm"]}
-        for mount in plan.containment.mounts:
-            if mount.kind in places:
-                places[mount.kind].append(os.fsdecode(mount.target))
-        return wire.Dump(
-            criu.find(self.checkpoints.criu),
-            init,
-            self.stop,
-            tuple(places[MOUNT_WRITE]),
-            tuple(places[MOUNT_MEMORY]),
-            COPIED_MAX,
-        )
-
-    async def _saved(self, told: dict[str, Any]) -> bool:
-        """The processes stand still. With `stop`, the processes end after this answer."""
-        self.moment = await self._noted()
-        if self.stop:
-            del told["saved"]
-            self.manifest = await self._commit(wire.read_outcome(told))
-            self.session.end_of.saved_as = self.id
-        return True
-
-    async def _noted(self) -> Moment:
-        session = self.session
-        await session.terminal()  # the keeper has read the last output
-        state = await session.marks_seen()
-        screen = await session.view.exact()
-        return Moment(
-            session.ring.head,
-            session.ring.accepted,
-            session.lane.origins(),
-            (state.iflag, state.oflag, state.cflag, state.lflag),
-            screen,
-        )
-
-    async def _commit(self, outcome: wire.Outcome) -> Manifest:
-        assert self.moment is not None
-        session, moment = self.session, self.moment
-        output = session.ring.copy(session.ring.start, moment.head) or b""
-        return await asyncio.to_thread(self._write, outcome, moment, output)
-
-    def _write(self, outcome: wire.Outcome, moment: Moment, output: bytes) -> Manifest:
-        session = self.session
-        offset, notes, blob = moment.screen
+    async def _store(self, made: Dumped) -> Manifest:
+        """Pack the images and store the manifest; everything is on the disk then."""
+        assert self.images is not None
+        loop, session, images = asyncio.get_running_loop(), self.session, self.images
+        output = session.ring.copy(session.ring.start, made.moment.head) or b""
+        offset, notes, blob = made.moment.screen
         parts = {
             forms.OUTPUT: output,
             forms.SCREEN: json.dumps({"offset": offset, "notes": notes}).encode() + b"\n" + blob,
-            forms.PLAN: Path(session.host_only_directory, PLAN).read_bytes(),
         }
-        files = {_IMAGES + name: one for name, one in outcome.files.items()} | {
-            name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in parts.items()
-        }
-        large = [f"{path} is too large to be copied" for path in outcome.too_large]
-        manifest = Manifest(
-            self.id,
-            session.id,
-            session.name,
-            session.record.epoch,
-            self.at,
-            self.by,
-            self.stop,
-            sum(size for size, _ in files.values()),
-            moment.head,
-            moment.sequence,
-            session.size,
-            session.label,
-            {**asdict(session.record), "screen": [], "ansi": ""},
-            files,
-            {
-                "boot": session.record.boot,
-                "kernel": os.uname().release,
-                "processor": os.uname().machine,
-                "criu": criu.find(self.checkpoints.criu).version,
-            },
-            moment.terminal,
-            moment.origins,
-            (*self.found.losses, *large),
-            tuple(outcome.written),
-            outcome.frozen_ms,
-            outcome.took_ms,
-            __version__,
-        )
-        self.checkpoints.commit(self.place, manifest, parts)
+        draft, store = self._draft(made), self.checkpoints
+        stop = threading.Event()
+
+        def done(count: int) -> None:
+            loop.call_soon_threadsafe(self.tell, "packed", count)
+
+        def keep() -> Manifest:
+            parts[forms.PLAN] = Path(session.host_only_directory, PLAN).read_bytes()
+            sources = packing.Sources(images, parts, made.moment.head, NOT_PACKED)
+            return store.pack(draft, sources, done, stop)
+
+        storing = loop.run_in_executor(None, keep)
+        try:
+            manifest = await asyncio.shield(storing)
+        except asyncio.CancelledError:
+            stop.set()
+            await asyncio.wait({storing})
+            raise
+        self.tell("stored", manifest.bytes)
         return manifest
+
+    def _draft(self, made: Dumped) -> Manifest:
+        session, (outcome, moment) = self.session, made
+        large = [f"{path} is too large to be copied" for path in outcome.too_large]
+        return Manifest(
+            id=self.id,
+            session=session.id,
+            name=session.name,
+            epoch=session.record.epoch,
+            at=self.at,
+            by=self.by,
+            ended=self.stop,
+            bytes=0,
+            head=moment.head,
+            sequence=moment.sequence,
+            size=session.size,
+            label=session.label,
+            row={**asdict(session.record), "screen": [], "ansi": ""},
+            files={},
+            tree={},
+            marks=(),
+            machine=machine.facts(self.tool, session.record.boot),
+            terminal=moment.terminal,
+            origins=moment.origins,
+            losses=(*self.found.losses, *large),
+            written=tuple(outcome.written),
+            frozen_ms=outcome.frozen_ms,
+            holdfast=__version__,
+            connections=connections.rows(moment.connections),
+            halted=moment.halted,
+            stops=moment.stops,
+        )

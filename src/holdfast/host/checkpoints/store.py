@@ -1,165 +1,352 @@
 """The checkpoints on the disk: core/checkpoint/manifest.py describes the files.
 
-The host makes a checkpoint in a directory whose name begins with a dot, and renames the complete
-directory. So a crash at any step leaves no half checkpoint.
+Order of a save: the objects are on the disk, then the manifest gets its name. Order of a removal:
+the manifest goes, then the objects that no other manifest names. So a crash at any step leaves
+whole checkpoints only, and perhaps objects that no manifest names; the next save or removal of the
+session sweeps these. A checkpoint that is being copied here has its manifest under another name,
+which protects its objects (copies.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import secrets
 import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from holdfast.core.checkpoint import manifest as forms
-from holdfast.core.checkpoint.manifest import Manifest, Unreadable
-from holdfast.home import Home
+from holdfast.core.checkpoint import retention
+from holdfast.core.checkpoint.manifest import Damaged, Header, Manifest, Unreadable
+from holdfast.home import Home, keys
+from holdfast.home.keys import Identity
+from holdfast.host.checkpoints import packing
+from holdfast.host.checkpoints.image_keys import ImageKeys
+from holdfast.host.checkpoints.objects import Objects, write_whole
+from holdfast.host.checkpoints.scratch import Scratch
+from holdfast.host.checkpoints.sealing import ImageKey
+from holdfast.host.storage.spool_files import DiskFiles, Files
+from holdfast.model import agreement, signing
 from holdfast.model.errors import Impossible, NotFound
+from holdfast.model.ids import is_session_id
+from holdfast.model.limits import CHECKPOINT_BYTES, CHECKPOINTS_KEPT
 from holdfast.wire import keeper as wire
 
 DIRECTORY: Final = "checkpoints"
 PLAN: Final = "plan"  # in the directory of files for the next host
-_NEW, _THAW = ".new-", ".thaw-"
-_PIECE_BYTES: Final = 1 << 20
+LAST_OUTPUT: Final = "last-output"
 
 
 class Checkpoints:
-    def __init__(self, home: Home, criu: str) -> None:
+    """All checkpoints of a home. `busy`: sessions that are saved, restored, copied or pruned."""
+
+    def __init__(
+        self,
+        home: Home,
+        criu: str,
+        machine: Identity,
+        keep: int = CHECKPOINTS_KEPT,
+        most: int = CHECKPOINT_BYTES,
+        files: Files | None = None,
+    ) -> None:
         """`criu`: the value of HOLDFAST_CRIU."""
         self.top = Path(home.state) / DIRECTORY
         self.criu = criu
-        self.busy = set[str]()  # sessions that are being saved or restored
+        self.busy = set[str]()
+        self.scratch = Scratch(home.state)
+        self.files: Files = files or DiskFiles()
+        self.public = agreement.public(keys.images_key(machine))  # to which images are sealed
+        self.trusted: Callable[[bytes], bool] = lambda maker: maker == machine.public
+        self._machine, self._keep, self._most = machine, keep, most
 
     # ------------------------------------------------------------ finding
 
-    def of(self, session: str) -> list[Manifest]:
-        """The readable checkpoints of a session, oldest first."""
+    def headers(self, session: str) -> list[Header]:
+        """What can be read of a session's checkpoints without a key, oldest first."""
         found = []
-        with contextlib.suppress(OSError):
-            for name in os.listdir(self.top / session):
-                if forms.is_id(name):
-                    with contextlib.suppress(OSError, Unreadable):
-                        found.append(self.read(session, name))
+        for name in self._names(session):
+            with contextlib.suppress(OSError, Unreadable):
+                found.append(self.header(session, name))
+        return sorted(found, key=lambda one: one.at)
+
+    def of(self, session: str) -> list[Manifest]:
+        """The checkpoints of a session that this machine can open, oldest first."""
+        found = []
+        for name in self._names(session):
+            with contextlib.suppress(OSError, Unreadable, Impossible):
+                found.append(self.read(session, name))
         return sorted(found, key=lambda one: one.at)
 
     def all(self) -> list[Manifest]:
+        return [one for session in sorted(self.sessions()) for one in self.of(session)]
+
+    def sessions(self) -> set[str]:
+        """Sessions with a directory here."""
         with contextlib.suppress(OSError):
-            return [one for session in sorted(os.listdir(self.top)) for one in self.of(session)]
-        return []
+            return {name for name in self.files.listdir(str(self.top)) if is_session_id(name)}
+        return set()
 
     def keep(self, session: str) -> bool:
         """Whether the session has a checkpoint, so that its directories must stay."""
-        with contextlib.suppress(OSError):
-            return any(map(forms.is_id, os.listdir(self.top / session)))
-        return False
+        return any(True for _ in self._names(session))
 
-    def read(self, session: str, checkpoint: str) -> Manifest:
-        data = (self.place(session, checkpoint) / forms.NAME).read_bytes()
+    def _names(self, session: str, manifest: str = forms.NAME) -> Iterator[str]:
+        """Ids of the checkpoints with such a manifest."""
+        with contextlib.suppress(OSError):
+            for name in self.files.listdir(str(self.top / session)):
+                if forms.is_id(name):
+                    with contextlib.suppress(OSError):
+                        if manifest in self.files.listdir(str(self.place(session, name))):
+                            yield name
+
+    def header(self, session: str, checkpoint: str, manifest: str = forms.NAME) -> Header:
+        """OSError or Unreadable if it cannot be read."""
+        found = forms.header(self.manifest(session, checkpoint, manifest))
+        if (found.session, found.id) != (session, checkpoint):
+            raise Unreadable("it belongs to another place")
+        return found
+
+    def manifest(self, session: str, checkpoint: str, manifest: str = forms.NAME) -> bytes:
+        """The bytes of a manifest."""
+        path = f"{self.place(session, checkpoint)}/{manifest}"
+        data = self.files.read(path, forms.BYTES_MAX + 1)
         if len(data) > forms.BYTES_MAX:
             raise Unreadable("its manifest is too long")
-        return forms.decode(data)
+        return data
+
+    def read(self, session: str, checkpoint: str) -> Manifest:
+        """All facts. OSError, Unreadable or Impossible if they cannot be read."""
+        found = self.header(session, checkpoint)
+        maker = bytes.fromhex(found.maker)
+        if not self.trusted(maker):
+            raise Impossible(
+                f"{checkpoint} was made by the machine {signing.show(maker)}, which is not trusted"
+            )
+        key = self.keys(session).open(found.key)
+        return forms.decode(self.manifest(session, checkpoint), key)
 
     def chosen(self, session: str, word: str) -> Manifest:
-        """A checkpoint by the beginning of its id, or the newest."""
-        found = [one for one in self.of(session) if one.id.startswith(word)]
-        if word and len(found) > 1 and not any(one.id == word for one in found):
-            raise NotFound(f"{word[:40]} is the beginning of {len(found)} checkpoints")
+        """A checkpoint by the beginning of its id, or the newest that can be opened."""
+        names = [self.one(session, word)] if word else self.ids(session)
+        found, problem = list[Manifest](), ""
+        for name in names:
+            try:
+                found.append(self.read(session, name))
+            except (OSError, Unreadable) as e:
+                problem = f"{name} cannot be used: {e}"
+            except Impossible as e:
+                problem = f"{name} cannot be used: {e.message}"
         newest = forms.newest(found)
-        if newest is None:
+        if newest is not None:
+            return newest
+        if problem:
+            raise Impossible(problem, "`holdfast checkpoint --list` lists what can be used")
+        raise NotFound("the session has no checkpoint", "`holdfast checkpoint --list` lists them")
+
+    def ids(self, session: str) -> list[str]:
+        """All complete checkpoints, also those that cannot be read."""
+        return sorted(self._names(session))
+
+    def one(self, session: str, word: str) -> str:
+        """The checkpoint whose id begins with a word."""
+        found = [name for name in self.ids(session) if name.startswith(word or "?")]
+        if len(found) != 1 and word not in found:
             raise NotFound(
-                f"no checkpoint {word[:40]}" if word else "the session has no checkpoint",
+                f"{word[:40]} is the beginning of {len(found)} checkpoints"
+                if found
+                else f"no checkpoint {word[:40]}",
                 "`holdfast checkpoint --list` lists them",
             )
-        return newest
+        return word if word in found else found[0]
 
     def place(self, session: str, checkpoint: str) -> Path:
         return self.top / session / checkpoint
 
-    # ------------------------------------------------------------ making
+    def keys(self, session: str) -> ImageKeys:
+        private = keys.images_key(self._machine)
+        return ImageKeys(self.files, str(self.top), session, private)
 
-    def begin(self, session: str) -> tuple[str, Path]:
-        """An id, and a new directory for the checkpoint."""
-        chosen = forms.PREFIX + secrets.token_hex(6)
-        place = self.top / session / f"{_NEW}{chosen}"
-        for one in (self.top, self.top / session, place, place / forms.IMAGES):
-            one.mkdir(mode=0o700, exist_ok=True)
-        return chosen, place
+    def objects(self, session: str) -> Objects:
+        return Objects(self.files, str(self.top / session))
 
-    def commit(self, place: Path, manifest: Manifest, parts: dict[str, bytes]) -> None:
-        """Write the host's parts and the manifest, and give the checkpoint its name."""
-        for name, data in (*parts.items(), (forms.NAME, forms.encode(manifest))):
-            _write(place / name, data)
-        _sync(place)
-        place.rename(self.place(manifest.session, manifest.id))
-        _sync(place.parent)
+    # ------------------------------------------------------------ saving
+
+    def pack(
+        self,
+        draft: Manifest,
+        sources: packing.Sources,
+        done: packing.Done = lambda count: None,
+        stop: threading.Event | None = None,
+    ) -> Manifest:
+        """Store a checkpoint: everything is on the disk when this returns."""
+        key = self.keys(draft.session).current()
+        known, objects = self.known(draft.session, key.id), self.objects(draft.session)
+        packed = packing.Packer(key, objects, known, done, stop).pack(sources)
+        took_ms = round((time.time() - draft.at) * 1000, 1)
+        return self.commit(replace(draft, **packed._asdict(), took_ms=took_ms), key)
+
+    def known(self, session: str, key: str) -> dict[str, tuple[int, str]]:
+        """Size and name of the stored objects with that key, by mark; a later one counts more."""
+        found = dict[str, tuple[int, str]]()
+        for one in self.of(session):
+            if one.key == key:
+                stored = [one.files[path] for path in sorted(one.files)]
+                found.update(zip(one.marks, stored, strict=False))
+        return found
+
+    def commit(self, manifest: Manifest, key: ImageKey) -> Manifest:
+        """Seal and sign the manifest, and give the checkpoint its name; its objects are stored."""
+        data = forms.encode(manifest, key, self._machine.secret())
+        if len(data) > forms.BYTES_MAX:
+            raise Impossible(f"the list of its files has {len(data) >> 20} MiB, which is too long")
+        place = str(self.place(manifest.session, manifest.id))
+        self.files.make_directory(place)
+        write_whole(self.files, place, forms.NAME, data)
+        for directory in (self.top / manifest.session, self.top, self.top.parent):
+            self.files.sync_path(str(directory))
+        return forms.decode(data, key)
 
     def free(self) -> int:
         self.top.mkdir(mode=0o700, exist_ok=True)
         disk = os.statvfs(self.top)
         return disk.f_bavail * disk.f_frsize
 
+    # ------------------------------------------------------------ removing
+
     def remove(self, session: str, checkpoint: str = "") -> None:
-        """Remove a checkpoint, or the session's all."""
-        place = self.top / session / checkpoint if checkpoint else self.top / session
-        shutil.rmtree(place, ignore_errors=True)
+        """Remove a checkpoint with the objects that no other uses, or all of the session."""
+        if not checkpoint:
+            shutil.rmtree(self.top / session, ignore_errors=True)
+            return
+        place = str(self.place(session, checkpoint))
+        with contextlib.suppress(FileNotFoundError):
+            self.files.unlink(f"{place}/{forms.NAME}")
+            self.files.sync_path(place)
+        self.sweep_session(session)
+
+    def remove_one(self, session: str, checkpoint: str) -> int:
+        """Remove a checkpoint; return the bytes of stored files that are gone with it."""
+        before = self._stored(session)
+        self.remove(session, checkpoint)
+        after = self._stored(session)
+        return sum(size for path, size in before.items() if path not in after)
+
+    def _stored(self, session: str) -> dict[str, int]:
+        files = (one.files.items() for one in self.headers(session))
+        return {path: size for one in files for path, (size, _) in one}
+
+    def sweep_session(self, session: str) -> None:
+        """Remove unfinished directories, and objects that no manifest names.
+
+        While a manifest is damaged, its objects are not known, so all stay.
+        """
+        used, complete = set[str](), True
+        for kind in (forms.NAME, forms.COMING):
+            for name in self._names(session, kind):
+                try:
+                    files = self.header(session, name, kind).files
+                    used |= {path.partition("/")[2] for path in files}
+                except (OSError, Unreadable):
+                    complete = False
+        whole = {*self._names(session), *self._names(session, forms.COMING)}
+        with contextlib.suppress(OSError):
+            for name in self.files.listdir(str(self.top / session)):
+                if forms.is_id(name) and name not in whole:
+                    place = str(self.place(session, name))
+                    for one in self.files.listdir(place):
+                        self.files.unlink(f"{place}/{one}")
+                    self.files.remove_directory(place)
+        objects = self.objects(session)
+        objects.sweep(used if complete else used | objects.present())
+
+    def prune(self, session: str) -> list[Header]:
+        """Remove old checkpoints, after a save of `session`; return those that were removed."""
+        free = {one for one in self.sessions() if one == session or one not in self.busy}
+        headers = {one.id: one for name in free for one in self.headers(name)}
+        kept = [
+            retention.Kept(
+                one.session, one.id, one.at, {path: size for path, (size, _) in one.files.items()}
+            )
+            for one in headers.values()
+        ]
+        gone = [headers[one.id] for one in retention.surplus(kept, self._keep, self._most)]
+        for one in gone:
+            self.remove(one.session, one.id)
+        return gone
 
     # ------------------------------------------------------------ restoring
 
-    def verify(self, manifest: Manifest) -> None:
-        """Impossible, with the name, if a file has changed or is missing."""
-        place = self.place(manifest.session, manifest.id)
-        for name, (size, wanted) in manifest.files.items():
-            digest, length = hashlib.sha256(), 0
-            try:
-                with open(place / name, "rb") as f:
-                    while piece := f.read(_PIECE_BYTES):
-                        digest.update(piece)
-                        length += len(piece)
-            except OSError as e:
-                raise Impossible(f"{manifest.id} is incomplete: {name}: {e.strerror}") from e
-            if length != size or digest.hexdigest() != wanted:
-                raise Impossible(
-                    f"{manifest.id} is damaged: {name} is not what was saved",
-                    "choose an older checkpoint: `holdfast checkpoint --list`",
-                )
+    def content(self, manifest: Manifest, name: str) -> bytes:
+        key = self.keys(manifest.session).open(manifest.key)
+        return packing.content(key, self.objects(manifest.session), manifest, name)
 
-    def copy_for_thaw(self, manifest: Manifest, epoch: int, output: bytes) -> Path:
-        """A directory of links to the images. The restore replaces files that need an edit."""
-        images = self.place(manifest.session, manifest.id) / forms.IMAGES
-        place = self.top / manifest.session / f"{_THAW}{epoch}"
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(mode=0o700)
-        for one in images.iterdir():
-            os.link(one, place / one.name)
-        (place / "output").write_bytes(output)
+    def plan(self, manifest: Manifest) -> wire.Spawn:
+        """How the session is made here. Of another machine's, only this machine decides that."""
+        if bytes.fromhex(manifest.maker) == self._machine.public:
+            return read_plan(self.content(manifest, forms.PLAN))
+        try:
+            return read_plan((self.top / manifest.session / PLAN).read_bytes())
+        except OSError as e:
+            raise Impossible("the checkpoint of another machine was not laid out here") from e
+
+    def unpack(self, manifest: Manifest, epoch: int, output: bytes, done: packing.Done) -> Path:
+        """A directory of plain images for CRIU; every object is checked."""
+        key = self.keys(manifest.session).open(manifest.key)
+        place = self.scratch.make(f"thaw-{manifest.session}-{epoch}", manifest.bytes)
+        try:
+            packing.unpack(key, self.objects(manifest.session), manifest, place, done)
+            (place / "output").write_bytes(output)
+        except BaseException:
+            self.scratch.clear(place)
+            raise
         return place
 
+    def replaced(self, session: str, epoch: int) -> Path:
+        """The archive of the newer content that a restore has replaced."""
+        return self.top / session / f"replaced-{epoch}.tar"
+
     def clear_thaw(self, place: Path, keep: Path | None) -> None:
-        """Remove the copy; `keep`: the place for the archive of replaced file contents."""
-        with contextlib.suppress(OSError):
-            if keep is not None:
-                os.replace(place / "replaced.tar", keep)
-        shutil.rmtree(place, ignore_errors=True)
+        """Remove the plain images; `keep`: the place for the archive of replaced contents."""
+        if keep is not None:
+            with contextlib.suppress(OSError):
+                shutil.copyfile(place / "replaced.tar", keep)
+                keep.chmod(0o600)
+        self.scratch.clear(place)
 
-    def last_output(self, session: str) -> Path:
-        """The file with the output of an incarnation that was lost."""
-        return self.top / session / "last-output"
+    # ------------------------------------------------------------ the output of a lost incarnation
 
-    def sweep(self) -> None:
-        """Remove directories that an earlier host did not finish."""
-        with contextlib.suppress(OSError):
-            for session in self.top.iterdir():
-                for one in session.iterdir():
-                    if one.name.startswith((_NEW, _THAW)):
-                        shutil.rmtree(one, ignore_errors=True)
+    def keep_last_output(self, session: str, data: bytes) -> None:
+        """Keep the output of an incarnation that ends, sealed, for a later restore."""
+        key = self.keys(session).current()
+        sealed = key.seal_facts(LAST_OUTPUT, data)
+        write_whole(
+            self.files, str(self.top / session), LAST_OUTPUT, key.id.encode() + b"\n" + sealed
+        )
+
+    def last_output(self, session: str) -> bytes:
+        """Empty if there is none, or if it cannot be opened."""
+        with contextlib.suppress(OSError, Damaged, Impossible):
+            path = self.top / session / LAST_OUTPUT
+            key_id, _, sealed = path.read_bytes().partition(b"\n")
+            return (
+                self.keys(session)
+                .open(key_id.decode("ascii", "replace"))
+                .open_facts(LAST_OUTPUT, sealed)
+            )
+        return b""
+
+    def drop_last_output(self, session: str) -> None:
+        (self.top / session / LAST_OUTPUT).unlink(missing_ok=True)
 
 
 def write_plan(directory: str, request: wire.Spawn) -> None:
     """Store how a session was made, without the environment, which may have secrets."""
-    plan = request._replace(argv=(b"saved",), env=(), label=b"", cwd=b"/")
+    plan = request._replace(argv=(b"saved",), env=(), label=b"", cwd=b"/", thaw=b"", criu=())
+    plan = plan._replace(base=0, accepted=0, origins=())
     Path(directory, PLAN).write_bytes(wire.spawn(plan))
 
 
@@ -169,19 +356,3 @@ def read_plan(data: bytes) -> wire.Spawn:
         return wire.read_spawn(data[wire.SPAWN_HEADER.size :])
     except wire.Malformed as e:
         raise Impossible(f"how the session was made cannot be read: {e}") from e
-
-
-def _write(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as f:
-        f.write(data)
-        f.flush()
-        os.fsync(fd)
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

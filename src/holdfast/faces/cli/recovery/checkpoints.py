@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 
 from holdfast.core.checkpoint.manifest import is_id
+from holdfast.core.session.connections import words
 from holdfast.faces.cli.arguments import usage
 from holdfast.faces.cli.connect import HOLD, link
+from holdfast.faces.cli.recovery.move import FILES
+from holdfast.faces.cli.recovery.progress import Progress
 from holdfast.model.errors import Impossible, NotFound, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from holdfast.client.link import Link
     from holdfast.model.jsontext import Json
 
 WAIT_S = 3600.0  # a large session on a slow disk
@@ -23,7 +27,10 @@ checkpoint_parser = usage(f"""
     [SESSION]
     --stop  end its processes once they are saved; `restore` brings them back
     --check  only say what can be saved and what will be lost; nothing stops
-    --list  list the checkpoints, of SESSION or of all sessions
+    --remove ID  remove this checkpoint of SESSION, and what no other checkpoint needs
+    --list  list the checkpoints, of SESSION or of all sessions, and the machines that have copies
+    --to MACHINE  send a copy to a machine that you trust (`holdfast machines trust`)
+    --every D  with --to: send a copy in this period from now on (10m, 1h); off: no more
     --hold S  {HOLD}
     --json
 """)
@@ -39,14 +46,18 @@ def checkpoint(args: Namespace) -> int:
         raise Usage("checkpoint needs a session", "or --list")
     if args.stop and args.check:
         raise Usage("--stop and --check exclude each other")
+    to = {"to": args.to} if args.to else {}
+    if args.every:
+        return _every(args, connection)
     if args.check:
-        said = connection.request("checkpoint", session=args.session, stop=False, check=True)
+        said = connection.request(
+            "checkpoint", wait_s=WAIT_S, session=args.session, stop=False, check=True, **to
+        )
         return _put_check(args, said)
 
-    def progress(event: Json) -> None:
-        if not args.json and sys.stderr.isatty() and event.get("event") == "progress":
-            print(f"\r{event['step']}: {_size(event['bytes'])} ", end="", file=sys.stderr)
-
+    if args.remove:
+        return _remove(args, connection)
+    progress = Progress(f"saving {args.session}", "packed", not args.json)
     said = connection.request(
         "checkpoint",
         wait_s=WAIT_S,
@@ -55,9 +66,9 @@ def checkpoint(args: Namespace) -> int:
         stop=args.stop,
         check=False,
         hold=args.hold,
+        **to,
     )
-    if not args.json and sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
+    progress.clear()
     if args.json:
         from holdfast.faces.cli.output import put_json
 
@@ -66,9 +77,60 @@ def checkpoint(args: Namespace) -> int:
     made = said["saved"]
     still = f"it stood still for {made['frozen_ms']:.0f} ms, and goes on"
     after = "its processes have ended" if made["ended"] else still
-    print(f"{said['name']} is saved as {made['checkpoint']}, {_size(made['bytes'])}; {after}")
+    amount = f"{size(made['bytes'])}, {size(made['added'])} more on the disk"
+    print(f"{said['name']} is saved as {made['checkpoint']}, {amount}; {after}")
     for loss in made["losses"]:
         print(f"  {loss}")
+    for one in made["copies"]:
+        if "failed" in one:
+            print(
+                f"holdfast: no copy reached {one['machine']}: {one['failed']}; "
+                "the checkpoint here stays",
+                file=sys.stderr,
+            )
+            return 5
+        print(
+            f"  {one['machine']} has a copy: {size(one['bytes'])}, of which {size(one['sent'])} "
+            f"had to travel, in {one['took_ms'] / 1000:.1f} s"
+        )
+    return 0
+
+
+def _every(args: Namespace, connection: Link) -> int:
+    """Set or end the schedule of a session."""
+    from holdfast.faces.cli.operators import lasting
+
+    off = args.every == "off"
+    if not off and not args.to:
+        raise Usage("--every needs --to MACHINE", "or --every off")
+    said = connection.request(
+        "checkpoint.every",
+        session=args.session,
+        every_s=0 if off else int(lasting(args.every)),
+        to=args.to or "",
+        hold=args.hold,
+    )
+    if args.json:
+        from holdfast.faces.cli.output import put_json
+
+        put_json(said)
+    elif said["every_s"]:
+        print(f"{said['to']} gets a copy of {said['name']} every {said['every_s']} s")
+    else:
+        print(f"no more copies of {said['name']} are sent")
+    return 0
+
+
+def _remove(args: Namespace, connection: Link) -> int:
+    said = connection.request(
+        "checkpoint.remove", session=args.session, checkpoint=args.remove, hold=args.hold
+    )
+    if args.json:
+        from holdfast.faces.cli.output import put_json
+
+        put_json(said)
+    else:
+        print(f"{said['checkpoint']} of {said['name']} is removed; {size(said['freed'])} are free")
     return 0
 
 
@@ -82,8 +144,8 @@ def _put_check(args: Namespace, said: Json) -> int:
         raise Impossible(f"{said['name']} cannot be saved: {'; '.join(found['blockers'])}", "")
     else:
         print(
-            f"{said['name']} can be saved: about {_size(found['bytes'])}, "
-            f"{found['seconds']:.1f} s; it stands still for most of that time"
+            f"{said['name']} can be saved: about {size(found['bytes'])}, "
+            f"{found['seconds']:.1f} s; it stands still for the first part of that time"
         )
         for loss in found["losses"]:
             print(f"  {loss}")
@@ -102,7 +164,10 @@ def _put_list(args: Namespace, found: list[Json]) -> int:
 
         for one in found:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["at"]))
-            print(f"{one['checkpoint']}  {one['name']}  {at}  {_size(one['bytes'])}")
+            where = [f"copy at {copy['machine']}" for copy in one["copies"]]
+            where += [f"kept for {one['kept_for']}"] if "kept_for" in one else []
+            shown = (one["checkpoint"], one["name"], at, size(one["bytes"]), *where)
+            print("  ".join(shown))
     return 0
 
 
@@ -111,6 +176,9 @@ restore_parser = usage(f"""
 
     session=SESSION|CHECKPOINT
     --checkpoint ID  this checkpoint of the session
+    --no-fallback  if that fails, leave the session ended; otherwise it comes back without its
+        memory, like a lost session without a checkpoint
+    --lost  take over a session of another machine from a copy: you state that the machine is gone
     --hold S  {HOLD}
     --json
 """)
@@ -126,11 +194,21 @@ def restore(args: Namespace) -> int:
         session = next((one["id"] for one in known if one["checkpoint"] == chosen), None)
         if session is None:
             raise NotFound(f"no checkpoint {chosen}", "`holdfast checkpoint --list` lists them")
-    fields = {"checkpoint": chosen} if chosen else {}
-    said = connection.request("restore", wait_s=WAIT_S, session=session, hold=args.hold, **fields)
+    fields: Json = {"checkpoint": chosen} if chosen else {}
+    if args.no_fallback:
+        fields["fallback"] = False
+    if args.lost:
+        fields["lost"] = True
+    progress = Progress(f"restoring {session}", "unpacked", not args.json)
+    said = connection.request(
+        "restore", wait_s=WAIT_S, on_event=progress, session=session, hold=args.hold, **fields
+    )
+    progress.clear()
     if args.json:
         put_json(said)
         return 0
+    if "re_established" in said:
+        return _put_re_established(said)
     import time
 
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(said["at"]))
@@ -138,12 +216,38 @@ def restore(args: Namespace) -> int:
         f"{said['name']} is back as incarnation {said['epoch']}, with its memory of {at} "
         f"({said['checkpoint']}); what it did after that is undone in memory, and not in the world"
     )
+    if "taken_from" in said:
+        print(
+            f"  it was taken over from {said['taken_from']}; acts after number {said['act']} are "
+            f"not in its memory; its incarnation there ends when {said['taken_from']} hears of it"
+        )
+        at = "the state directory" if connection.away is not None else connection.home.state
+        print(f"  {FILES} arrived/{said['id']} in {at}")
     for loss in said["losses"]:
         print(f"  {loss}")
+    if said["connections"]:
+        print(f"  connections that did not survive: {words(said['connections'])}")
     if said["replaced"]:
         print(f"  as saved again: {', '.join(said['replaced'])}; the newer content: {said['kept']}")
     return 0
 
 
-def _size(count: int) -> str:
+def _put_re_established(said: Json) -> int:
+    """Say that the memory is lost, and why."""
+    from holdfast.model.printable import printable
+
+    lost = said["re_established"]
+    print(
+        f"{printable(lost['reason'])}. {said['name']} is back as incarnation {said['epoch']}: "
+        "directory, variables and output are back; memory and programs are lost"
+    )
+    for one in lost["running"]:
+        print(f"  it ran: {printable(one['argv'])}")
+    for note in lost["notes"]:
+        print(f"  {printable(note)}")
+    return 0
+
+
+def size(count: int) -> str:
+    """A number of bytes in words."""
     return f"{count / 1e6:.1f} MB"

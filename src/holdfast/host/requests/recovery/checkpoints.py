@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Final
 
+from holdfast.core.checkpoint import copies as rules
+from holdfast.core.checkpoint import preflight
+from holdfast.core.checkpoint.copies import Copy
 from holdfast.core.checkpoint.manifest import Manifest
 from holdfast.core.contract.checkpoints import (
     Checked,
     Checkpoint,
+    CheckpointRemoved,
     CheckpointReply,
     Checkpoints,
     CheckpointsReply,
+    LostConnection,
+    RemoveCheckpoint,
     Restore,
     Restored,
     SavedCheckpoint,
 )
+from holdfast.core.contract.copies import SentCopy
 from holdfast.core.contract.message import ABSENT
 from holdfast.host.acts.act_context import ProposedAct
-from holdfast.host.checkpoints.save import examine, save
+from holdfast.host.checkpoints.dumping import Tell
+from holdfast.host.checkpoints.incarnations import Take
+from holdfast.host.checkpoints.save import EXAMINED, examine, save
+from holdfast.host.connections.closed import tell_closed
+from holdfast.host.copies.copies import Copies
+from holdfast.host.copies.sending import Sent
+from holdfast.host.leases.fences import Leases, Waiting
 from holdfast.host.requests.host import Context, Host
-from holdfast.model.errors import Refused
+from holdfast.host.requests.recovery.re_establishing import after_failure, re_establish
+from holdfast.host.storage.store import SessionRow
+from holdfast.model.errors import HoldfastError, Impossible, Refused
 
 ENDING_S: Final = 20.0  # for the end of the last incarnation to be filed
 
@@ -28,17 +44,25 @@ ENDING_S: Final = 20.0  # for the end of the last incarnation to be filed
 async def checkpoint(host: Host, ctx: Context, q: Checkpoint) -> CheckpointReply:
     engine, session = host.engine, host.engine.find(q.session)
     store = engine.incarnations.checkpoints
+    machine = engine.copies.trusted(q.to) if isinstance(q.to, str) else None
     if q.check:
         found = await examine(store, session)
+        if machine is not None:
+            await engine.copies.sending.ask_whether(session, machine, found.bytes)
         checked = Checked(**found._asdict(), possible=found.possible)
         return CheckpointReply(id=session.id, name=session.name, found=checked, saved=None)
-    details = {"stop": str(q.stop)}
+    details = {"stop": str(q.stop), **({"to": machine.name} if machine else {})}
     await engine.door.enter(ctx.act, ProposedAct("checkpoint", details=details, wait_s=q.hold))
 
-    def tell(step: str, done: int) -> None:
-        ctx.conn.event("progress", request=ctx.number, step=step, bytes=done)
-
-    made = await save(store, session, ctx.conn.operator, q.stop, tell)
+    tell = _tell(ctx)
+    operator, copied = ctx.conn.operator, tuple[SentCopy, ...]()
+    if machine is None:
+        made = await save(store, session, operator, q.stop, tell, engine.halter)
+    else:
+        made, sent = await engine.copies.save_and_send(session, machine, operator, q.stop, tell)
+        copied = (_sent(machine.name, made, sent),)
+        if isinstance(sent, HoldfastError) and not q.stop:
+            engine.copies.try_again(session, machine, made)
     if q.stop:
         await session.ended
     else:
@@ -47,10 +71,48 @@ async def checkpoint(host: Host, ctx: Context, q: Checkpoint) -> CheckpointReply
         )
     ctx.act.outcome = {"checkpoint": made.id, "ended": made.ended, "bytes": made.bytes}
     place = "" if ctx.conn.channel else str(store.place(made.session, made.id))
-    return CheckpointReply(id=session.id, name=session.name, found=None, saved=_shown(made, place))
+    shown = _shown(made, place, copied)
+    return CheckpointReply(id=session.id, name=session.name, found=None, saved=shown)
 
 
-def _shown(made: Manifest, place: str = "") -> SavedCheckpoint:
+def _tell(ctx: Context) -> Tell:
+    """Tells the caller of the progress; the first step also says how long all will take."""
+
+    def tell(step: str, done: int) -> None:
+        more = {"seconds": preflight.seconds(done)} if step == EXAMINED else {}
+        ctx.conn.event("progress", request=ctx.number, step=step, bytes=done, **more)
+
+    return tell
+
+
+async def remove(host: Host, ctx: Context, q: RemoveCheckpoint) -> CheckpointRemoved:
+    engine = host.engine
+    store, found = engine.incarnations.checkpoints, engine.find_any(q.session)
+    chosen = await engine.halter.in_thread(store.one, found.id, q.checkpoint)
+    if found.id in engine.ended and len(store.ids(found.id)) == 1:
+        raise Refused(
+            f"{chosen} is all that is left of {found.name}",
+            f"`holdfast forget {found.name}` removes the session with it",
+        )
+    facts = {"session": found.id, "name": found.name, "checkpoint": chosen}
+    await engine.door.enter(ctx.act, ProposedAct("forget", details=facts, wait_s=q.hold))
+    freed = await engine.incarnations.remove(found.id, chosen)
+    removed = {"name": found.name, "checkpoint": chosen, "bytes": freed}
+    host.engine.events.note(found.id, "session.checkpoint_removed", removed)
+    ctx.act.outcome = {"checkpoint": chosen, "bytes": freed}
+    return CheckpointRemoved(id=found.id, name=found.name, checkpoint=chosen, freed=freed)
+
+
+def _sent(machine: str, made: Manifest, sent: Sent | HoldfastError) -> SentCopy:
+    if isinstance(sent, HoldfastError):
+        why = sent.message
+        return SentCopy(machine=machine, checkpoint=made.id, at=made.at, failed=why)
+    return SentCopy(**sent._asdict())
+
+
+def _shown(
+    made: Manifest, place: str = "", copied: tuple[SentCopy, ...] = (), kept_for: str = ""
+) -> SavedCheckpoint:
     return SavedCheckpoint(
         checkpoint=made.id,
         id=made.session,
@@ -66,7 +128,11 @@ def _shown(made: Manifest, place: str = "") -> SavedCheckpoint:
         written=made.written,
         frozen_ms=made.frozen_ms,
         took_ms=made.took_ms,
+        stored=made.stored,
+        added=made.added,
         path=place or ABSENT,
+        copies=copied,
+        kept_for=kept_for or ABSENT,
     )
 
 
@@ -82,7 +148,40 @@ async def checkpoints(host: Host, ctx: Context, q: Checkpoints) -> CheckpointsRe
     made = await engine.halter.in_thread(store.of, session) if session else None
     made = made if made is not None else await engine.halter.in_thread(store.all)
     seen = [one for one in made if host.may_observe(ctx.conn, one.session)]
-    return CheckpointsReply(checkpoints=tuple(_shown(one) for one in seen))
+    own = [_shown(one, "", _away(engine.copies, one)) for one in seen]
+    kept = await engine.halter.in_thread(engine.copies.received_copies, session)
+    own += [_kept(one) for one in kept if host.may_observe(ctx.conn, one.session)]
+    return CheckpointsReply(checkpoints=tuple(sorted(own, key=lambda one: one.at)))
+
+
+def _away(copies: Copies, made: Manifest) -> tuple[SentCopy, ...]:
+    known = copies.sending.away(made.session).values()
+    return tuple(
+        SentCopy(**{name: one[name] for name in Sent._fields})
+        for one in known
+        if one["checkpoint"] == made.id
+    )
+
+
+def _kept(copy: Copy) -> SavedCheckpoint:
+    """A copy of another machine's session."""
+    return SavedCheckpoint(
+        checkpoint=copy.checkpoint,
+        id=copy.session,
+        name=copy.name,
+        epoch=copy.epoch,
+        at=copy.at,
+        by=copy.sender_name,
+        ended=copy.final,
+        bytes=sum(rules.objects(copy).values()),
+        offset=0,
+        act=copy.record[0],
+        losses=(),
+        written=(),
+        frozen_ms=0.0,
+        took_ms=0.0,
+        kept_for=copy.sender_name,
+    )
 
 
 async def restore(host: Host, ctx: Context, q: Restore) -> Restored:
@@ -92,16 +191,44 @@ async def restore(host: Host, ctx: Context, q: Restore) -> Restored:
         if session.ending:  # the host has just found it killed
             await asyncio.wait({session.ended}, timeout=ENDING_S)
     if q.session in engine.sessions or q.session in engine.session_names().values():
+        if session.state == "halted":
+            raise Refused(
+                f"session {session.name} is here, and halted",
+                f"`holdfast resume {session.name}` lets it go on",
+            )
         raise Refused(
             f"session {session.name} is running",
             f"`holdfast checkpoint {session.name} --stop` or `holdfast end {session.name}` first",
         )
+    found = engine.find_any(q.session)
+    if found.id not in engine.sessions and engine.copies.is_copy(found.id):
+        return await _take_over(host, ctx, q, found.id)
+    await engine.copies.refuse_gone(found.id, q.lost is True)
     row = engine.incarnations.row_of(q.session)
     word = q.checkpoint if isinstance(q.checkpoint, str) else ""
+    if not word and not engine.incarnations.saved_session(row.id):
+        contained = engine.near_end.contained(row.id)
+        details = {"checkpoint": "", "contained": str(contained)}
+        await engine.door.enter(ctx.act, ProposedAct("restore", details=details, wait_s=q.hold))
+        return await re_establish(host, ctx, row)
     manifest = await engine.halter.in_thread(engine.incarnations.checkpoints.chosen, row.id, word)
-    details = {"checkpoint": manifest.id}
+    # The label of a contained session says what the session sees.
+    details = {"checkpoint": manifest.id, "contained": str("sees" in manifest.label)}
     await engine.door.enter(ctx.act, ProposedAct("restore", details=details, wait_s=q.hold))
-    made = await engine.incarnations.restore(row, manifest, ctx.conn.operator)
+    loop, tell = asyncio.get_running_loop(), _tell(ctx)
+    tell(EXAMINED, manifest.bytes)
+
+    def unpacked(count: int) -> None:
+        loop.call_soon_threadsafe(tell, "unpacked", count)
+
+    try:
+        made = await engine.incarnations.restore(
+            row, manifest, ctx.conn.operator, unpacked, _taking(engine.leases, row, q, tell)
+        )
+    except Impossible as e:
+        if q.fallback is False:
+            raise
+        return await after_failure(host, ctx, row, manifest.id, e)
     session, epoch = made.session, made.session.record.epoch
     session.event(
         "session.restored",
@@ -111,6 +238,7 @@ async def restore(host: Host, ctx: Context, q: Restore) -> Restored:
         epoch=epoch,
         root_pid=session.record.root_pid,
     )
+    closed = tell_closed(session, engine.journal, manifest.connections, "restore", manifest.id)
     ctx.act.outcome = {"checkpoint": manifest.id, "epoch": epoch, "replaced": [*made.replaced]}
     return Restored(
         id=session.id,
@@ -121,5 +249,65 @@ async def restore(host: Host, ctx: Context, q: Restore) -> Restored:
         pid=session.record.root_pid,
         replaced=made.replaced,
         losses=manifest.losses,
+        connections=tuple(LostConnection(**one) for one in closed),
         kept=made.kept if made.kept and not ctx.conn.channel else ABSENT,
     )
+
+
+def _taking(leases: Leases, row: SessionRow, q: Restore, tell: Tell) -> Take | None:
+    """How the epoch of a session that another machine may have is taken."""
+    if leases.shared and not row.rehomable:
+        return None
+    return lambda row: leases.take_over(row, q.lost is True, _waiting(tell))
+
+
+def _waiting(tell: Tell) -> Waiting:
+    def waiting(left: float, why: str) -> None:
+        tell(f"waits {left:.0f} s: {why}", 0)
+
+    return waiting
+
+
+async def _take_over(host: Host, ctx: Context, q: Restore, session: str) -> Restored:
+    """Bring back a session of another machine, which the caller states to be lost."""
+    engine = host.engine
+    word = q.checkpoint if isinstance(q.checkpoint, str) else ""
+    copy = await engine.halter.in_thread(engine.copies.copy_of, engine.ended[session], word)
+    leased = (await engine.leases.known(session)).lease
+    if q.lost is not True and not (leased is not None and leased.rehomable):
+        raise Refused(
+            f"{copy.name} is a session of {copy.sender_name}; this is a copy of {_clock(copy.at)}",
+            f"`holdfast restore {copy.name} --lost` takes it over, if {copy.sender_name} is gone: "
+            "the session there ends when that machine hears of it",
+        )
+    details = {"checkpoint": copy.checkpoint, "lost": copy.sender_name, "contained": "True"}
+    await engine.door.enter(ctx.act, ProposedAct("restore", details=details, wait_s=q.hold))
+    made = await engine.copies.take_over(
+        copy, ctx.conn.operator, lost=True, stated=q.lost is True, waiting=_waiting(_tell(ctx))
+    )
+    session_, epoch = made.session, made.session.record.epoch
+    session_.event(
+        "session.restored",
+        operator=ctx.conn.operator,
+        checkpoint=copy.checkpoint,
+        at=copy.at,
+        epoch=epoch,
+        root_pid=session_.record.root_pid,
+    )
+    ctx.act.outcome = {"checkpoint": copy.checkpoint, "epoch": epoch, "lost": copy.sender}
+    return Restored(
+        id=session_.id,
+        name=session_.name,
+        checkpoint=copy.checkpoint,
+        epoch=epoch,
+        at=copy.at,
+        pid=session_.record.root_pid,
+        replaced=made.replaced,
+        losses=(),
+        taken_from=copy.sender_name,
+        act=copy.record[0],
+    )
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

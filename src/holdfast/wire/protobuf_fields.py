@@ -70,6 +70,15 @@ def bytes_of(fields: Iterable[Field], number: int) -> bytes:
     return out
 
 
+def varints(packed: bytes) -> list[int]:
+    """Return the numbers of a packed field."""
+    found, at = list[int](), 0
+    while at < len(packed):
+        value, at = _read_varint(packed, at)
+        found.append(value)
+    return found
+
+
 def _varint(value: int) -> bytes:
     value &= (1 << 64) - 1  # a negative number takes ten bytes
     out = bytearray()

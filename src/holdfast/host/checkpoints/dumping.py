@@ -1,0 +1,248 @@
+"""Has the checkpointer write CRIU's images of a running session into a private directory.
+
+Order. Acts wait in the lane from now on: the images would miss their effects. The checkpointer
+freezes the processes and CRIU writes the images. While the processes stand still, the host notes
+the end of the output, the screen and the last acts. Then the processes go on, or end if the caller
+keeps the images meanwhile (`keep`). After a failure the session is as it was.
+
+The images are plain: whoever stores them has to seal them (packing.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from holdfast.core.checkpoint import preflight
+from holdfast.core.session.connections import Connection
+from holdfast.home import cores, programs
+from holdfast.host.checkpoints import halts, look
+from holdfast.host.checkpoints.halts import Standing
+from holdfast.host.checkpoints.store import PLAN, read_plan
+from holdfast.host.connections import held
+from holdfast.host.processes import proc_scan
+from holdfast.host.processes.halt import Halter, execution
+from holdfast.host.session.session import Session
+from holdfast.model.errors import Impossible
+from holdfast.wire import checkpointing as wire
+from holdfast.wire.spawning import MOUNT_LAYERED, MOUNT_MEMORY, MOUNT_WRITE, NET_HOST, Spawn
+
+NOTHING: Final = -1  # copies no file
+COPIED_MAX: Final = 256 << 20  # of files open for writing, which are copied while all stand still
+SILENCE_S: Final = 600.0  # between two reports of the checkpointer
+
+Tell = Callable[[str, int], None]
+
+
+class Moment(NamedTuple):
+    """Facts that the host noted while the processes stood still."""
+
+    head: int
+    sequence: int
+    origins: tuple[tuple[int, int, int], ...]
+    terminal: tuple[int, ...]
+    screen: tuple[int, dict[str, Any], bytes]
+    connections: tuple[Connection, ...] = ()
+    halted: str = ""  # the kind of halt (core/session/halt.py)
+    stops: tuple[dict[str, Any], ...] = ()  # stopped operators, as in the manifest
+
+
+class Dumped(NamedTuple):
+    """Images in a directory, and the moment that they are of."""
+
+    outcome: wire.Outcome
+    moment: Moment
+
+
+Keep = Callable[[Dumped], Awaitable[None]]
+Still = Callable[[], Awaitable[None]]
+
+
+def plan_of(session: Session) -> Spawn | None:
+    """How the session was made; None if that is not known."""
+    with contextlib.suppress(OSError, Impossible):
+        return read_plan(Path(session.host_only_directory, PLAN).read_bytes())
+    return None
+
+
+async def dump(
+    session: Session,
+    halter: Halter,
+    criu: wire.Criu,
+    images: Path,
+    tell: Tell,
+    keep: Keep | None = None,
+    still: Still | None = None,
+) -> Dumped:
+    """Write images of the session. With `keep`, its processes end once `keep` has returned.
+
+    `still` copies files while the processes stand still, so no file is copied beside the images.
+    """
+    return await _Dumping(session, halter, criu, images, tell, keep, still).run()
+
+
+class _Dumping:
+    def __init__(
+        self,
+        session: Session,
+        halter: Halter,
+        criu: wire.Criu,
+        images: Path,
+        tell: Tell,
+        keep: Keep | None,
+        still: Still | None,
+    ) -> None:
+        self.session, self.criu, self.images = session, criu, images
+        self.halter, self.where = halter, execution(session)
+        self.halted = session.state == "halted"
+        self.how = ""
+        self.copying: asyncio.Future[None] | None = None
+        self.tell, self.keep, self.still = tell, keep, still
+        self.moment: Moment | None = None
+
+    async def run(self) -> Dumped:
+        session = self.session
+        session.lane.hold()
+        try:
+            await session.view.exact()  # restores the emulator, so that the freeze is shorter
+            await session.terminal()  # the keeper has taken every act that was sent
+            outcome = await self._checkpointer()
+            if outcome.problem:
+                raise Impossible(
+                    f"{session.name} could not be saved: {preflight.explain(outcome.problem)}",
+                    "the session goes on as it was",
+                    criu=outcome.problem[-1000:],
+                )
+            assert self.moment is not None
+            return Dumped(outcome, self.moment)
+        finally:
+            session.lane.release()
+
+    async def _checkpointer(self) -> wire.Outcome:
+        """Run the checkpointer's process and answer its packets."""
+        loop = asyncio.get_running_loop()
+        stands = await self.halter.in_thread(halts.standing, self.halter, self.where)
+        self.how = stands.how if self.halted else ""
+        init, namespaces = await asyncio.to_thread(look.held, self.session.keeper_pid)
+        images = os.open(self.images, os.O_RDONLY | os.O_DIRECTORY)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        process = None
+        try:
+            with cores.original_limit():
+                process = subprocess.Popen(
+                    programs.module("holdfast.checkpointer", f"{theirs.fileno()}"),
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    cwd="/",
+                )
+            theirs.close()
+            job = await asyncio.to_thread(self._job, init)
+            self.halter.dumping[self.session.id] = loop.create_future()
+            await self.halter.in_thread(halts.release, self.where, stands)
+            socket.send_fds(ours, [wire.pack_dump(job)], [images, *namespaces, *stands.freezers])
+            ours.setblocking(False)
+            while True:
+                packet = b""
+                with contextlib.suppress(ConnectionError):  # it was killed with an answer unread
+                    async with asyncio.timeout(SILENCE_S):
+                        packet = await loop.sock_recv(ours, wire.PACKET_BYTES)
+                if not packet:
+                    raise Impossible("the checkpointer died", "try again; see host.log")
+                told = wire.read(packet)
+                if "done" in told:
+                    return wire.read_outcome(told["done"])
+                if told.get("saved"):
+                    await loop.sock_sendall(ours, wire.pack({"go_on": await self._saved(told)}))
+                else:
+                    if told["step"] == "frozen":
+                        if self.still is not None:  # beside CRIU, so that the freeze is shorter
+                            self.copying = asyncio.ensure_future(self.still())
+                        continue
+                    if told["step"] == "resumed":
+                        await self._let_go(stands)
+                    self.tell(str(told["step"]), int(told["bytes"]))
+        finally:
+            if self.copying is not None:
+                await asyncio.wait({self.copying})
+            for fd in (images, *namespaces):
+                os.close(fd)
+            ours.close()
+            theirs.close()
+            if process is not None:
+                await asyncio.to_thread(process.wait)
+                with contextlib.suppress(OSError):  # a checkpointer that was killed left it stopped
+                    os.kill(init, signal.SIGCONT)
+            await self._let_go(stands)
+            stands.close()
+
+    async def _let_go(self, stands: Standing) -> None:
+        """CRIU has let go of the processes: hold them again if halted, and allow halts."""
+        if (dumping := self.halter.dumping.pop(self.session.id, None)) is not None:
+            await self.halter.in_thread(halts.hold, self.where, stands)
+            dumping.set_result(None)
+            if self.halted and self.session.state != "halted":  # the resume could not wait
+                await self.halter.resume(self.where)
+
+    def _job(self, init: int) -> wire.Dump:
+        plan = plan_of(self.session)
+        assert plan is not None and plan.containment is not None
+        written = list[str]()
+        places = {MOUNT_WRITE: written, MOUNT_LAYERED: written, MOUNT_MEMORY: ["/dev/shm"]}
+        for mount in plan.containment.mounts:
+            if mount.kind in places:
+                places[mount.kind].append(os.fsdecode(mount.target))
+        return wire.Dump(
+            self.criu,
+            init,
+            self.keep is not None,
+            tuple(places[MOUNT_WRITE]),
+            tuple(places[MOUNT_MEMORY]),
+            COPIED_MAX if self.still is None else NOTHING,
+        )
+
+    async def _saved(self, told: dict[str, Any]) -> bool:
+        """The processes stand still. With `keep`, they end after this answer."""
+        if self.still is not None:
+            await (self.copying or self.still())
+        self.moment = await self._noted()
+        if self.keep is not None:
+            del told["saved"]
+            await self.keep(Dumped(wire.read_outcome(told), self.moment))
+        return True
+
+    async def _noted(self) -> Moment:
+        session = self.session
+        await session.terminal()  # the keeper has read the last output
+        state = await session.marks_seen()
+        stops = await self.halter.in_thread(halts.stops, self.halter, session)
+        connections = session.looked(self._connections)
+        screen, found = await asyncio.gather(session.view.exact(), connections)
+        return Moment(
+            session.ring.head,
+            session.ring.accepted,
+            session.lane.origins(),
+            (state.iflag, state.oflag, state.cflag, state.lflag),
+            screen,
+            found,
+            self.how,
+            stops,
+        )
+
+    def _connections(self) -> tuple[Connection, ...]:
+        session, plan = self.session, plan_of(self.session)
+        inside = plan.containment if plan is not None else None
+        return held.of_session(
+            session.record.root_pid,
+            [one.pid for one in proc_scan.of_session(session.keeper_pid)],
+            inside is not None and inside.net != NET_HOST,
+            session.commands.lineage.of,
+            session.ref,
+        )

@@ -1,0 +1,49 @@
+"""A checkpoint goes only to a processor with every feature that its programs may use (R2)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from holdfast.core.checkpoint.processor import explain, features, missing
+from holdfast.host.checkpoints import machine
+from holdfast.wire.checkpointing import Criu
+
+X86 = "processor\t: {}\nflags\t\t: fpu sse2 avx2 {} retpoline ibrs_enhanced md_clear\n\n"
+ARM = "processor\t: 0\nFeatures\t: fp asimd sve\n"
+
+
+def test_r2_only_features_count_that_programs_may_use() -> None:
+    assert features(X86.format(0, "avx512f") + X86.format(1, "avx512f")) == [
+        *("avx2", "avx512f", "sse2"),
+    ]
+    assert features(X86.format(0, "avx512f") + X86.format(1, "")) == ["avx2", "sse2"]
+    assert features(ARM) == ["asimd", "fp", "sve"]
+    assert features("") == []
+
+
+def test_r2_a_feature_that_is_missing_is_named() -> None:
+    assert missing("sse2 avx2", ["avx2", "fma", "sse2"]) == []
+    assert missing("sse2 avx2", ["sse2"]) == ["avx2"]
+    assert missing("", []) == []
+    assert "lacks avx2, which" in explain(["avx2"])
+    assert explain(list("abcdefgh")).endswith("f and 2 more, which its programs may use")
+
+
+def test_r2_this_machine_can_restore_what_it_saved() -> None:
+    tool = Criu("/nonexistent", "/nonexistent", (), "4.2.1")
+    made = machine.facts(tool, "boot")
+    assert machine.obstacle(made, tool) == ""
+    assert "lacks avx1024" in machine.obstacle({**made, "features": "avx1024"}, tool)
+    other = machine.obstacle({**made, "processor": "riscv64"}, tool)
+    assert other == f"it was made on riscv64; this machine is {os.uname().machine}"
+
+
+def test_r2_a_kernel_that_cannot_restore_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = Criu("/nonexistent", "/nonexistent", (), "4.2.1")
+    made = {**machine.facts(tool, "boot"), "kernel": "1.2.3"}
+    monkeypatch.setattr(machine, "_kernel_says", lambda tool: "no CONFIG_CHECKPOINT_RESTORE")
+    assert "cannot restore programs: no CONFIG" in machine.obstacle(made, tool)
+    monkeypatch.setattr(machine, "_kernel_says", lambda tool: "")
+    assert machine.obstacle(made, tool) == ""
