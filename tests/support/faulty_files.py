@@ -1,4 +1,4 @@
-"""A file layer in memory for the spool: each operation may fail, or be the last before a crash.
+"""A file layer in memory: each operation may fail, or be the last before a crash.
 
 It keeps apart what a program sees and what the disk promises: bytes since the last sync of a file,
 and names since the last sync of a directory, may or may not survive a crash.
@@ -81,7 +81,9 @@ class FaultyFiles:
 
     def make_directory(self, path: str) -> None:
         self._step("make_directory")
-        self.names.setdefault(f"{path}/", Inode())
+        while path:
+            self.names.setdefault(f"{path}/", Inode())
+            path = _parent(path)
 
     def create(self, path: str) -> int:
         self._step("create")
@@ -127,6 +129,11 @@ class FaultyFiles:
                 self.durable[one] = self.names[one]
             else:
                 del self.durable[one]
+
+    def sync_all(self, path: str) -> None:
+        self._step("sync_all")
+        for one in self.names.values():
+            one.synced = len(one.data)
 
     def listdir(self, path: str) -> list[str]:
         if f"{path}/" not in self.names:

@@ -57,7 +57,7 @@ def request(*argv: str, contained: bool) -> NewSession:
 async def engine_for(home: Home) -> Engine:
     engine = Engine(home, Settings.load(home), Store(home.database))
     engine.store.start()
-    await engine.begin()
+    await engine.rediscovery.begin()
     await engine.adoptions.all()
     return engine
 
@@ -181,8 +181,9 @@ def test_p4_a_session_of_an_earlier_build_reads_its_files_in_the_old_place(
             assert engine.sessions[old].directories.readable == own
             assert engine.sessions[new].directories.readable == apart
             assert (own / "bash.rc").exists() and (apart / "bash.rc").exists()
-            assert os.listdir(f"{home.run}/r") == [new]
+            assert "bash.rc" not in os.listdir(f"{home.run}/r/{old}")
             for session in list(engine.sessions.values()):
+                session.end_of.asked_for("someone")
                 assert await engine.halter.end(execution(session))
                 await ended(engine, session)
             assert not os.listdir(f"{home.run}/r") and not os.listdir(f"{home.run}/s")
@@ -304,6 +305,10 @@ def test_t4_a_tree_that_never_stands_still_is_an_error_that_names_the_path(
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both connectors are installed, and end with an error."""
+    break_connectors(tmp_path, monkeypatch)
+
+
+def break_connectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "connector"
     program.write_text("#!/bin/sh\necho no external interface >&2; exit 1\n")
     program.chmod(0o755)
@@ -380,3 +385,42 @@ def test_t4_an_agent_cannot_get_the_machines_network_by_exhausting_the_machine(
     else:
         with pytest.raises(NoNetwork):
             retry.with_the_machines_network(maker, asked, failure)
+
+
+@pytest.mark.skipif(not connectors.usable(), reason="no network of its own on this machine")
+@pytest.mark.parametrize("net", [None, "own"])
+@pytest.mark.parametrize("how", ["missing", "ends"])
+def test_r1_t4_a_session_never_comes_back_with_more_network(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, net: str | None, how: str
+) -> None:
+    """Its own network cannot be connected any more; by default, a new one shares the machine's."""
+
+    async def story() -> None:
+        engine = await engine_for(home)
+        decision = await making.decide(engine, Wanted("/tmp", ENV, True, net=net))
+        asked = replace(request("bash", contained=True), cwd="/tmp", decision=decision)
+        session = await engine.create(asked, "someone")
+        assert session.label["net"] == "own"
+        await engine.close()
+        engine.nursery.dismiss()
+        os.kill(session.keeper_pid, signal.SIGKILL)
+        if how == "ends":
+            break_connectors(tmp_path, monkeypatch)
+        else:
+            monkeypatch.setattr(connectors, "installed", list)
+        engine = await engine_for(home)
+        try:
+            lost = {one.id: one.reason for one in engine.ended.values()}
+            assert session.id in engine.sessions, (lost, engine.unreachable)
+            back = engine.sessions[session.id]
+            assert back.record.epoch == 2 and "net" not in back.label
+            inside = os.readlink(f"/proc/{back.record.root_pid}/ns/net")
+            assert inside != os.readlink("/proc/self/ns/net"), "not the machine's network"
+            assert "no network" in back.label["lost"]["notes"][0]
+        finally:
+            for one in tuple(engine.sessions.values()):
+                await engine.halter.end(execution(one))
+            await engine.close()
+            engine.nursery.dismiss()
+
+    asyncio.run(story())

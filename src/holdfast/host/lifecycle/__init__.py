@@ -1,4 +1,5 @@
 """The beginning and the end of a session: name, environment, layout, keeper, and kept remains.
 
-It imports `exec_gate`, `session`, `processes`, `shell`, `storage`, `doctor` and `runtime`.
+It imports `exec_gate`, `leases`, `session`, `processes`, `shell`, `storage`, `doctor` and
+`runtime`.
 """

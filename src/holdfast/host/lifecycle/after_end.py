@@ -48,6 +48,14 @@ class Checkpointed(Protocol):
     async def keep_output(self, session: Session) -> None: ...
 
 
+class Returning(Protocol):
+    """Which ended sessions come back, or can."""
+
+    def coming(self, session: str) -> bool: ...
+
+    def keeps(self, record: SessionRow) -> bool: ...
+
+
 class Survivor(Protocol):
     """The parts of a host that finish an ended session."""
 
@@ -74,6 +82,9 @@ class Survivor(Protocol):
 
     @property
     def incarnations(self) -> Checkpointed: ...
+
+    @property
+    def near_end(self) -> Returning: ...
 
     def forget_old(self) -> None: ...
 
@@ -116,9 +127,10 @@ async def bury(host: Survivor, session: Session) -> None:
         host.events.note(session.id, "session.tool_files", {"changed": changed})
     with log_errors(what):
         await _let_finish(session)
-    saved, awaited = host.incarnations.saved_session(session.id), host.incarnations.awaited(record)
+    saved = host.incarnations.saved_session(session.id)
+    awaited = host.incarnations.awaited(record) or host.near_end.coming(session.id)
     for viewer in list(session.viewers):
-        if awaited:  # the client reconnects, and waits for the restore
+        if awaited:  # the client reconnects, and waits for the next incarnation
             session.viewers.leave(viewer, "checkpointed")
             viewer.conn.close()
             continue
@@ -145,7 +157,7 @@ async def bury(host: Survivor, session: Session) -> None:
     with log_errors(what):
         await session.dispose()
     await host.halter.in_thread(host.halter.groups.remove, session.id)
-    if not saved:
+    if not host.near_end.keeps(record):
         await host.own_directories.remove(session.id)
     host.forget_old()
 

@@ -15,12 +15,13 @@ import secrets
 import stat
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from holdfast.home import Home
 from holdfast.host.runtime.threads import Threads
+from holdfast.host.shell.directories import SessionDirectories
 
 AGENT_LINK = "agent.sock"  # in the writable directory of a session
+TOKEN_FILE = "HOLDFAST_TOKEN_FILE"  # names the file with the fencing token
 AGENT_S = 5.0  # for the socket's file system to answer
 
 # Variables of the caller's terminal and session, which a new session must not inherit.
@@ -86,16 +87,18 @@ def digest(env: dict[str, str]) -> str:
     return f"{len(env)} variables, {hashlib.blake2b(variables, digest_size=16).hexdigest()}"
 
 
-def of_session(given: dict[str, str], home: Home, session_id: str, own: Path) -> dict[str, str]:
-    """`own`: the session's writable directory, as its programs name it."""
+def of_session(
+    given: dict[str, str], home: Home, session_id: str, own: SessionDirectories
+) -> dict[str, str]:
     env = {k: v for k, v in given.items() if k not in DROPPED_ENV}
     env["TERM"] = "xterm-256color"
     env.setdefault("COLORTERM", "truecolor")
     env["HOLDFAST_SESSION"] = session_id
+    env[TOKEN_FILE] = str(own.token_inside)
     if home.explicit:
         env["HOLDFAST_HOME"] = home.state
     # A link, kept pointing at the newest client's agent.
-    env["SSH_AUTH_SOCK"] = f"{own}/{AGENT_LINK}"
+    env["SSH_AUTH_SOCK"] = f"{own.writable_inside}/{AGENT_LINK}"
     return env
 
 

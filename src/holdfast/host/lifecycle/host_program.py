@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 class HostProgram:
     """Where this host runs, and the services of the program around it."""
 
+    replaced: bool = False  # this host has replaced the last one in place
     nursery: str = ""  # the unit of the nursery; empty: the host starts a nursery itself
     descriptors: tuple[int, int] | None = None  # the limit that programs in sessions get
     # The environment of this process: account, shell and programs of sessions that agents make.

@@ -9,12 +9,13 @@ only the request is known.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core.session.incarnation import RUNNING_CHARS, RUNNING_KEPT, LastSeen, Running
 from holdfast.core.session.limits import Limits
 from holdfast.host.lifecycle.contained.plan import Wanted as WantedTree
+from holdfast.host.lifecycle.environment import of_account
 from holdfast.host.lifecycle.limits import Wanted as WantedLimits
 from holdfast.host.processes import proc_scan, process
 from holdfast.host.runtime.saver import Saver
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.host.lifecycle.prepare import NewSession
     from holdfast.host.session.session import Session
     from holdfast.host.storage.remembered import Remembered
-    from holdfast.host.storage.store import Job, Store
+    from holdfast.host.storage.store import Job, SessionRow, Store
 
 PAUSE_SHARE: Final = 20.0  # looking takes at most this part of the time: one in twenty
 _INITS: Final = (INIT_NAME.decode(), HALTED_NAME.decode()[:15], "hf-root")
@@ -35,8 +36,16 @@ _INITS: Final = (INIT_NAME.decode(), HALTED_NAME.decode()[:15], "hf-root")
 class Description:
     """The stored description of a session."""
 
-    def __init__(self, request: Mapping[str, Any], operator: str, last: LastSeen | None) -> None:
+    def __init__(
+        self,
+        request: Mapping[str, Any],
+        operator: str,
+        last: LastSeen | None,
+        shortened: bool = False,
+    ) -> None:
+        """`shortened`: variables are missing, because there were too many to store."""
         self.request, self.operator, self.last = request, operator, last
+        self.shortened = shortened
 
     @classmethod
     def of(cls, request: NewSession, operator: str) -> Description:
@@ -62,6 +71,7 @@ class Description:
                     "chosen": tree.chosen,
                     "publish": list(tree.publish),
                 },
+                "net": "" if request.decision is None else request.decision.terms.net,
                 "maker_kind": request.maker_kind,
                 "clipboard": request.clipboard,
             },
@@ -76,6 +86,7 @@ class Description:
             dict(saved["request"]),
             str(saved["operator"]),
             None if last is None else LastSeen.restore(last),
+            bool(saved.get("shortened")),
         )
 
     def save(self) -> dict[str, Any]:
@@ -83,7 +94,16 @@ class Description:
             "request": dict(self.request),
             "operator": self.operator,
             "last": None if self.last is None else self.last.save(),
+            **({"shortened": True} if self.shortened else {}),
         }
+
+    def forms(self) -> Iterator[dict[str, Any]]:
+        """What can be stored, the best first; the others lack variables."""
+        yield self.save()
+        last = None if self.last is None else self.last._replace(environment=None)
+        yield Description(self.request, self.operator, last, True).save()
+        request = {**self.request, "env": of_account(), "given": []}
+        yield Description(request, self.operator, last, True).save()
 
     def limits(self) -> WantedLimits:
         values, given = self.request["limits"]
@@ -97,8 +117,11 @@ class Description:
 
 
 class Descriptions:
-    def __init__(self, database: Store, remembered: Remembered) -> None:
-        self._store, self._remembered = database, remembered
+    def __init__(
+        self, database: Store, remembered: Remembered, keeps: Callable[[SessionRow], bool]
+    ) -> None:
+        """`keeps`: whether an ended session can come back."""
+        self._store, self._remembered, self._keeps = database, remembered, keeps
         self._of: dict[str, Description] = {}
         self._closed = False
         self._savers: dict[str, Saver] = {}
@@ -107,14 +130,26 @@ class Descriptions:
     def job(self, session_id: str, description: Description) -> Job:
         """Notes the description of a new incarnation; the job stores it."""
         self._of[session_id] = description
-        return self._remembered.save(session_id, description.save())
+        return self._remembered.save(session_id, description.forms())
+
+    def has(self, session_id: str) -> bool:
+        return session_id in self._of or self._remembered.has(session_id)
+
+    def known(self, session_id: str) -> Description | None:
+        """The description of a session; None if there is none, or if it cannot be read."""
+        if session_id not in self._of:
+            if (found := self._remembered.take(session_id)) is None:
+                return None
+            self._of[session_id] = Description.restore(found)
+        return self._of[session_id]
+
+    def forget(self, session_id: str) -> None:
+        self._of.pop(session_id, None)
+        self._store.post(forget_description(session_id))
 
     def begin(self, session: Session) -> None:
-        if session.id not in self._of:
-            found = self._remembered.take(session.id)
-            if found is None:
-                return  # an older build made the session
-            self._of[session.id] = Description.restore(found)
+        if self.known(session.id) is None:
+            return  # an older build made the session
         saver = self._savers[session.id] = Saver(
             lambda: self._save(session), session.spawn, PAUSE_SHARE
         )
@@ -125,10 +160,8 @@ class Descriptions:
         if (saver := self._savers.pop(session.id, None)) is not None:
             saver.close()
         self._environments.pop(session.id, None)
-        end = session.end_of
-        if session.ended.done() and not (end.memory_lost or end.saved_as):  # it cannot come back
-            self._of.pop(session.id, None)
-            self._store.post(forget_description(session.id))
+        if session.ended.done() and not self._keeps(session.record):
+            self.forget(session.id)
 
     def close(self) -> None:
         self._closed = True
@@ -162,7 +195,7 @@ class Descriptions:
         if before is not None and last._replace(at=before.at) == before:
             return
         known.last = last
-        self._store.post(self._remembered.save(session.id, known.save()))
+        self._store.post(self._remembered.save(session.id, known.forms()))
 
 
 def _look(session: Session) -> tuple[str | None, Sequence[tuple[int, str]]]:

@@ -1,7 +1,9 @@
 """Starts the next incarnation of a session whose memory was lost (R1).
 
 The host does this at its start for each session that ran without a keeper being left: after a power
-cut, or when keeper and host were killed. `core/session/incarnation.py` decides what comes back.
+cut, or when keeper and host were killed. It does the same for ends that a shutdown caused
+(core/session/interruption.py), at once for a session whose keeper was killed alone, and on request
+for any other lost session. `core/session/incarnation.py` decides what comes back.
 
 Order: the new epoch is durable before a keeper is asked for. So a host that dies on the way leaves
 either a keeper, which the next host adopts, or a session that is brought back with a later epoch.
@@ -18,27 +20,35 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from holdfast.core.record.record import host_fact
-from holdfast.core.session import incarnation, lifecycle
+from holdfast.core.session import incarnation, interruption, lifecycle
 from holdfast.core.session.incarnation import LastSeen, Lost
-from holdfast.host.lifecycle import limits, prepare
+from holdfast.host.lifecycle import limits, names, prepare
 from holdfast.host.lifecycle.beginning import Beginning, Complete
 from holdfast.host.lifecycle.contained import removal
+from holdfast.host.lifecycle.contained.plan import Decision, Wanted
+from holdfast.host.lifecycle.interruptions import SHUTTING_DOWN, Interruptions
 from holdfast.host.lifecycle.last_seen import Description
+from holdfast.host.lifecycle.nursery import NoNetwork
 from holdfast.host.processes import process
 from holdfast.host.session.stopped import StoppedOperators
 from holdfast.host.shell.launch import is_shell
+from holdfast.host.storage import store
 from holdfast.host.storage.spool import Spool
-from holdfast.host.storage.store import SessionRow
-from holdfast.model.errors import HoldfastError, Unavailable
+from holdfast.host.storage.store import SessionRow, Store
+from holdfast.model.contained import HOST, NETWORKS, NONE, OWN
+from holdfast.model.errors import HoldfastError, Impossible, Unavailable
 from holdfast.wire import keeper as wire
 
 if TYPE_CHECKING:
+    from holdfast.host.leases.fences import Leases
+    from holdfast.host.lifecycle.contained.own_directories import OwnDirectories
+    from holdfast.host.lifecycle.last_seen import Descriptions
     from holdfast.host.lifecycle.spooling import Spooling
     from holdfast.host.processes.halt import Halter
+    from holdfast.host.runtime.tasks import Tasks
     from holdfast.host.session.session import Session
     from holdfast.host.storage.events import Events
     from holdfast.host.storage.journal import Journal
-    from holdfast.host.storage.remembered import Remembered
 
 
 GONE_S: Final = 5.0  # for a program to end after its terminal is gone
@@ -46,11 +56,17 @@ LOOK_S: Final = 0.05
 
 
 class Loss(NamedTuple):
-    """What the host knows of the end of the last incarnation. `state`: the one before."""
+    """What the host knows of the end of the last incarnation.
+
+    `state`: the one before. `epoch`: that of the last incarnation; attempts since may have used up
+    later ones.
+    """
 
     reason: str
     state: str
-    in_flight: tuple[str, ...] = ()
+    in_flight: tuple[str, ...]
+    notes: tuple[str, ...]
+    epoch: int
 
 
 class Output(NamedTuple):
@@ -61,12 +77,24 @@ class Output(NamedTuple):
     damaged: str  # what could not be read, in words
 
 
+class Returner(Protocol):
+    """Starts the next incarnation in the background."""
+
+    def return_soon(self, record: SessionRow) -> None: ...
+
+
 class Saved(Protocol):
     """The checkpoints of sessions."""
 
     def saved_session(self, session: str) -> bool: ...
 
     def planned(self, complete: Complete) -> Complete: ...
+
+
+class Layers(Protocol):
+    """The files of branches."""
+
+    def mounts(self, session: str, planned: tuple[wire.Mount, ...]) -> tuple[wire.Mount, ...]: ...
 
 
 class Host(prepare.Maker, Protocol):
@@ -82,23 +110,45 @@ class Host(prepare.Maker, Protocol):
     def halter(self) -> Halter: ...
 
     @property
-    def remembered(self) -> Remembered: ...
+    def descriptions(self) -> Descriptions: ...
 
     @property
     def spooling(self) -> Spooling: ...
 
     @property
+    def own_directories(self) -> OwnDirectories: ...
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def tasks(self) -> Tasks: ...
+
+    @property
+    def rediscovery(self) -> Returner: ...
+
+    @property
     def incarnations(self) -> Saved: ...
+
+    @property
+    def leases(self) -> Leases: ...
+
+    @property
+    def branches(self) -> Layers: ...
 
     async def begin_described(self, asked: Beginning, description: Description) -> Session: ...
 
 
 class NearEnd:
-    """Brings back the sessions that ran without a keeper being left when this host started."""
+    """Brings back the sessions whose memory was lost."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, replaced: bool) -> None:
+        """`replaced`: this host has replaced the last one in place."""
         self._host = host
         self._in_flight: dict[str, list[str]] = {}  # acts without outcome, by session
+        self.interruptions = Interruptions(self._settled, replaced)
+        self._coming = set[str]()  # their keeper was killed; they come back at once
+        self._back: dict[str, float] = {}  # when this host last brought a session back so
 
     async def begin(self) -> set[str]:
         """Returns the sessions with recorded acts that have no outcome."""
@@ -107,46 +157,146 @@ class NearEnd:
         return {*self._in_flight}
 
     def possible(self, record: SessionRow) -> bool:
-        """Whether a session without a keeper ran, and its description is stored.
+        """Whether a session without a keeper comes back by itself.
 
         A session with a checkpoint of this boot waits for `restore`, which brings its memory back.
         """
         host, ran = self._host, lifecycle.running(record.state) and record.state != "creating"
+        ran = ran or record.id in self._coming or self.interruptions.found(record)
         waits = record.boot == host.boot and host.incarnations.saved_session(record.id)
-        return ran and not waits and host.remembered.has(record.id)
+        return ran and not waits and host.descriptions.has(record.id)
+
+    def keeps(self, record: SessionRow) -> bool:
+        """Whether an ended session can come back, so that its description and output stay."""
+        return (
+            record.lost
+            or record.state == "checkpointed"
+            or self._host.incarnations.saved_session(record.id)
+        )
+
+    # ------------------------------------------------------------ while the host runs
+
+    def ended(self, session: Session) -> None:
+        """Decides whether a session that has just ended comes back at once."""
+        row, host = session.record, self._host
+        if not row.interrupted:
+            return
+        back = self._back.get(row.id)
+        if (
+            session.end_of.memory_lost
+            and host.descriptions.has(row.id)
+            and not host.incarnations.saved_session(row.id)
+            and interruption.at_once(None if back is None else time.monotonic() - back)
+            and not os.path.exists(SHUTTING_DOWN)
+        ):
+            self._coming.add(row.id)
+            self._back[row.id] = time.monotonic()
+            host.rediscovery.return_soon(row)
+        else:
+            self.interruptions.ended(row)
+
+    def contained(self, session: str) -> bool:
+        """Whether the next incarnation of a lost session is contained."""
+        known = self._host.descriptions.known(session)
+        return known is not None and bool(known.request["contained"])
+
+    def coming(self, session: str) -> bool:
+        """Whether a session whose keeper was killed comes back at once."""
+        return session in self._coming
+
+    def forget(self, session: str) -> None:
+        self.interruptions.returns(session)
+        self._back.pop(session, None)
+        self._host.descriptions.forget(session)
+        self._host.spooling.forget(session)
+
+    def _settled(self, row: SessionRow) -> None:
+        """The end is final; a lost session can still be re-established on request."""
+        host = self._host
+        host.store.post(store.save(row))
+        if not self.keeps(row):
+            self.forget(row.id)
+            host.tasks.spawn(host.own_directories.remove(row.id))
+
+    # ------------------------------------------------------------ the next incarnation
 
     async def start(self, record: SessionRow) -> str | None:
         """Starts the next incarnation; returns why not, in words, if that is not possible."""
         if not self.possible(record):
             return ""
         try:
-            await self._start(record)
+            await self.re_establish(record, self._reason(record))
         except HoldfastError as e:
             return f"; it could not be re-established: {e.message}"
+        finally:
+            self._coming.discard(record.id)
         return None
 
-    async def _start(self, record: SessionRow) -> None:
+    def _reason(self, record: SessionRow) -> str:
+        if record.boot != self._host.boot:
+            return "The machine was restarted"
+        if record.id in self._coming:
+            return "Its keeper was killed"
+        if record.state == "ended" and not record.reason.startswith("lost"):
+            return f"Its program was ended ({record.reason}) while the host was stopped"
+        return "Keeper and host died"
+
+    async def re_establish(
+        self, record: SessionRow, reason: str, notes: tuple[str, ...] = (), by: str = "host"
+    ) -> Session:
+        """Starts the next incarnation of a session that has no keeper."""
         host = self._host
         await _gone(record, host.boot)
-        saved = host.remembered.take(record.id)
-        if saved is None:
+        known = host.descriptions.known(record.id)
+        if known is None:
             raise Unavailable("its description cannot be read")
-        reason = "The machine was restarted" if record.boot != host.boot else "Keeper and host died"
+        self.interruptions.returns(record.id)
         before = record.state
         record.state = lifecycle.step(before, "interrupted")
         facts = {"before": before, "after": record.state, "reason": reason}
         host.events.note(record.id, "session.interrupted", facts)
         host.writers.forget_acts(record.id)
         await host.halter.in_thread(host.halter.groups.renew, record.id)
-        in_flight = self._in_flight.get(record.id, [])[-incarnation.IN_FLIGHT_KEPT :]
-        loss = Loss(reason, before, tuple(in_flight))
+        last = record.epoch
+        await host.leases.take_next(record)
+        in_flight = self._in_flight.pop(record.id, [])[-incarnation.IN_FLIGHT_KEPT :]
+        loss = Loss(reason, before, tuple(in_flight), notes, last)
         output = await host.threads.of(record.id, _stored, host.spooling.spool(record.id, 0))
-        coming = await plan(host, record, Description.restore(saved), loss, output)
+        record = self._named(record)
+        coming = await plan(host, record, known, loss, output)
+        try:
+            session = await self._begin(coming, by)
+        except NoNetwork as e:
+            note = f"It has no network: its own could not be connected ({e.why})."
+            loss = loss._replace(notes=(*loss.notes, note))
+            coming = await plan(host, record, known, loss, output, network=False)
+            session = await self._begin(coming, by)
+        tell(session, host.journal, coming.lost)
+        with contextlib.suppress(Unavailable):  # acts of the lost incarnation are not done again
+            await host.journal.catch_up(
+                session.id, session.record.epoch, session.lane.restore_number
+            )
+        return session
+
+    async def _begin(self, coming: Next, by: str) -> Session:
+        host = self._host
         complete = host.incarnations.planned(
             lambda asked: limits.complete(host.halter, asked, coming.label, coming.limits)
         )
-        begun = Beginning(coming.record, coming.label, coming.spawn, complete, "host")
-        tell(await host.begin_described(begun, coming.description), host.journal, coming.lost)
+        label, spawn = coming.label, coming.spawn
+        if (origin := coming.description.request.get("branch")) and spawn.containment is not None:
+            mounts = host.branches.mounts(coming.record.id, spawn.containment.mounts)
+            label = {**label, **origin}
+            containment = spawn.containment._replace(mounts=mounts)
+            spawn = spawn._replace(containment=containment, label=prepare.packed(label))
+        begun = Beginning(coming.record, label, spawn, complete, by)
+        return await host.begin_described(begun, coming.description)
+
+    def _named(self, record: SessionRow) -> SessionRow:
+        """The row with a free name: a new session may have got the name since."""
+        taken = {one.name for i, one in self._host.sessions.items() if i != record.id}
+        name = names.free([record.name], taken) if record.name in taken else record.name
+        return replace(record, name=name)
 
 
 class Next(NamedTuple):
@@ -166,18 +316,25 @@ async def plan(
     known: Description,
     loss: Loss,
     output: Output,
+    network: bool = True,
 ) -> Next:
-    """The next incarnation of `record`. HoldfastError: it cannot be made."""
+    """The next incarnation of `record`. HoldfastError: it cannot be made.
+
+    `network`: false if the session's own network cannot be connected; it then has none.
+    """
     request, last = known.request, known.last
-    notes = [f"Stored output: {output.damaged}"] if output.damaged else []
+    notes = [*loss.notes, *([f"Stored output: {output.damaged}"] if output.damaged else [])]
     shell = not request["argv"] or is_shell(request["argv"], request["env"])
     where = await maker.threads.of(record.id, _directory, request, last)
     if where.missing:
         notes.append(f"There is no directory {where.missing} now.")
+    if known.shortened:
+        notes.append("Its variables took too much space (1 MiB) and are not back.")
     tree = known.tree()
     decision = None
     if tree is not None:
-        decision = await prepare.decide(maker, replace(tree, cwd=where.asked))
+        had = str(request.get("net") or HOST)
+        decision = await _decide(maker, replace(tree, cwd=where.asked), had, network, notes)
     wanted = prepare.NewSession(
         request["argv"] if shell else (),
         where.asked,
@@ -206,7 +363,7 @@ async def plan(
     variables, changed = incarnation.environment(start, request["env"], last)
     row.epoch, row.created, row.state = record.epoch + 1, record.created, record.state
     lost = Lost(
-        record.epoch,
+        loss.epoch,
         loss.reason,
         last.at if last is not None else None,
         incarnation.running(last.running if last is not None else (), record.argv, shell),
@@ -215,7 +372,8 @@ async def plan(
         tuple(notes),
     )
     tail = output.tail + incarnation.notice(row.name, row.epoch, lost, _clock(lost.seen))
-    base = incarnation.first_offset(output.end, row.epoch) + len(tail)
+    end = max(output.end, record.output_end)
+    base = incarnation.first_offset(end, row.epoch) + len(tail)
     label |= {"begins_at": base, "lost": lost.facts(), "brought_back": changed}
     spawn = spawn._replace(
         epoch=row.epoch,
@@ -225,8 +383,24 @@ async def plan(
         env=tuple(os.fsencode(f"{name}={value}") for name, value in variables.items()),
         cwd=os.fsencode(where.inside) if where.inside else spawn.cwd,
     )
-    fresh = Description(known.request, known.operator, last)
+    fresh = Description(known.request, known.operator, last, known.shortened)
     return Next(row, label, spawn, wanted.limits, fresh, lost)
+
+
+async def _decide(
+    maker: prepare.Maker, tree: Wanted, had: str, network: bool, notes: list[str]
+) -> Decision:
+    """The tree by today's configuration, but with no more network than the session `had`."""
+    if network:
+        try:
+            decision = await prepare.decide(maker, tree)
+            if NETWORKS.index(decision.terms.net) >= NETWORKS.index(had):
+                return decision
+        except Impossible:
+            if had != OWN:
+                raise
+        notes.append("It has no network: its own cannot be connected now.")
+    return await prepare.decide(maker, replace(tree, net=NONE, publish=()))
 
 
 async def _gone(record: SessionRow, boot: str) -> None:
@@ -280,6 +454,7 @@ def tell(session: Session, journal: Journal, lost: Lost) -> None:
     """Publishes the new incarnation: as an event, and in the record."""
     facts = lost.facts()
     session.event("session.re_established", **facts)
+    facts["seen"] = None if lost.seen is None else int(lost.seen)  # the record has no fractions
     journal.post(
         host_fact(session.id, session.record.epoch, "re_established", "host", "host", facts=facts)
     )

@@ -296,7 +296,7 @@ async def prepare(
         directories = session_directories(home, session_id, place)
         built = await _built(maker, session_id, name, request, operator, directories)
         env = environment.of_session(
-            built.env if built else request.env, home, session_id, directories.writable_inside
+            built.env if built else request.env, home, session_id, directories
         )
         if built:
             env = environment.of_contained(env, built.env)

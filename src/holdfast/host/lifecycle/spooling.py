@@ -31,11 +31,6 @@ T = TypeVar("T")
 CLOSE_S: Final = 2.0  # for the last pass of a host that leaves; a hanging disk holds it no longer
 
 
-def lost(row: SessionRow) -> bool:
-    """Whether a session ended without an exit of its program, and could be started again."""
-    return row.reason.startswith("lost")
-
-
 class Spooling:
     """The spools of all running sessions. Used on the loop."""
 
@@ -45,10 +40,14 @@ class Spooling:
         machine: keys.Identity,
         limit: int,
         note: Callable[[str, str, Mapping[str, object]], None],
+        keeps: Callable[[SessionRow], bool],
     ) -> None:
-        """`limit`: bytes for each session; 0: no output is stored. `note`: publishes an event."""
+        """`limit`: bytes for each session; 0: no output is stored. `note`: publishes an event.
+
+        `keeps`: whether an ended session can come back.
+        """
         self._top, self._key = home.spool, keys.spool_key(machine)
-        self._limit, self._note = limit, note
+        self._limit, self._note, self._keeps = limit, note, keeps
         self._spools: dict[Session, Spool] = {}
         self._ends: dict[Session, int] = {}  # the offset after the newest durable byte
         self._due: dict[Session, None] = {}  # in the order of their output
@@ -82,31 +81,30 @@ class Spooling:
                 self._saver.soon()
 
     def end(self, session: Session) -> None:
-        """Remove the spool of a session that has ended; keep that of a lost one."""
+        """Remove the spool of a session that has ended and cannot come back."""
         if (spool := self._spools.pop(session, None)) is None:
             return
         session.on_output = lambda: None
         self._due.pop(session, None)
         self._refused.discard(session)
         end = self._ends.pop(session, 0)
-        if session.record.state == "ended" and not lost(session.record):
+        if session.record.state == "ended" and not self._keeps(session.record):
             self._do(spool.remove)
             return
         if self._limit and (newest := _newest(session, end)) is not None:
             self._do(functools.partial(_append, spool, *newest))
         self._do(spool.close)
 
-    def forget(self, ended: SessionRow) -> None:
-        """Remove the spool of a lost session that is no longer listed."""
-        if lost(ended):
-            self._do(self.spool(ended.id, 0).remove)
+    def forget(self, session: str) -> None:
+        """Remove the spool of a session that cannot come back any more."""
+        self._do(self.spool(session, 0).remove)
 
     def sweep(self, running: Collection[str], ended: Iterable[SessionRow]) -> None:
-        """Remove the spools that a host has left, except those of running and lost sessions.
+        """Remove the spools that a host has left, except of sessions that can come back.
 
         Without a limit, remove these too.
         """
-        kept = {*running, *(one.id for one in ended if lost(one))}
+        kept = {*running, *(one.id for one in ended if self._keeps(one))}
         for session in sessions(self._top):
             if session not in kept or not self._limit:
                 self._do(self.spool(session, 0).remove)
@@ -117,7 +115,7 @@ class Spooling:
         probe("host.spool.pass")
         failures, stored = self.failures, self.stored
         for session in [one for one in self._due if one not in self._refused]:
-            del self._due[session]
+            self._due.pop(session, None)  # it may have ended during this pass
             if (spool := self._spools.get(session)) is not None:
                 await self._store(session, spool)
         if self.stored > stored:

@@ -1,9 +1,12 @@
-"""The few file operations of the spool, so that tests can fail or cut short each of them."""
+"""The few file operations of spool and checkpoints, so that tests can fail or cut short each."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import Protocol
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Files(Protocol):
@@ -18,6 +21,7 @@ class Files(Protocol):
     def unlink(self, path: str) -> None: ...
     def remove_directory(self, path: str) -> None: ...
     def sync_path(self, path: str) -> None: ...  # a file, or a directory with its names
+    def sync_all(self, path: str) -> None: ...  # all files on the file system of a directory
     def listdir(self, path: str) -> list[str]: ...
     def size(self, path: str) -> int: ...
     def read(self, path: str, most: int) -> bytes: ...
@@ -55,6 +59,14 @@ class DiskFiles:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def sync_all(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _libc.syncfs(fd):
+                raise OSError(ctypes.get_errno(), "syncfs", path)
         finally:
             os.close(fd)
 

@@ -9,6 +9,7 @@ from typing import Final
 
 NAMES_MAX: Final = 4096  # of a directory
 TEXT_BYTES: Final = 1 << 16
+_PLACE: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _KINDS: Final = {
     stat.S_IFDIR: "dir",
     stat.S_IFREG: "file",
@@ -69,17 +70,28 @@ def open_directory(path: str, make: bool = False) -> int:
     Code of a session may exchange a directory of its workspace for a link at any moment. A link is
     an OSError (ENOTDIR).
     """
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open("/", flags)
+    fd = os.open("/", _PLACE)
     for name in filter(None, path.split("/")):
         try:
             try:
-                inside = os.open(name, flags, dir_fd=fd)
+                inside = os.open(name, _PLACE, dir_fd=fd)
             except FileNotFoundError:
                 if not make:
                     raise
                 os.mkdir(name, 0o755, dir_fd=fd)
-                inside = os.open(name, flags, dir_fd=fd)
+                inside = os.open(name, _PLACE, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = inside
+    return fd
+
+
+def below(root: int, path: str) -> int:
+    """Open a directory below an open one, without following a link."""
+    fd = os.dup(root)
+    for name in filter(None, path.split("/")):
+        try:
+            inside = os.open(name, _PLACE, dir_fd=fd)
         finally:
             os.close(fd)
         fd = inside

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
 import time
 from pathlib import Path
@@ -43,6 +44,12 @@ def stored(stage: Stage, name: str, what: str) -> None:
     )
 
 
+def facts_of(event: dict[str, Any]) -> dict[str, Any]:
+    """The facts of an event as the record has them, which knows no fractions."""
+    names = ("from", "reason", "running", "in_flight", "halted", "notes")
+    return {name: event[name] for name in names} | {"seen": int(event["seen"])}
+
+
 def again(stage: Stage, name: str) -> dict[str, Any]:
     """The facts about the lost incarnation, after the power came back."""
     stage.start_host()
@@ -77,7 +84,10 @@ def test_r1_a_session_comes_back_with_directory_variables_size_and_record(stage:
     assert not again_running, "R6: not again"
     screen = "".join(stage.view("work")["lines"])
     assert "new incarnation (2)" in screen and "sleep 4321 (by tester)" in screen
-    assert log(stage, "work")[: len(before)] == before, "the record goes on"
+    after = log(stage, "work")
+    assert after[: len(before)] == before, "the record goes on"
+    [recorded] = [one["facts"] for one in after if one["kind"] == "re_established"]
+    assert recorded == facts_of(facts)
     assert stage.finish(stage.cli("log", "verify", "work"))[0] == 0
 
 
@@ -133,6 +143,48 @@ def test_r1_an_act_in_flight_is_named_and_not_repeated(stage: Stage) -> None:
     [act] = [e for e in entries if e["phase"] == "intent" and e["epoch"] == 1]
     [outcome] = [e for e in entries if e["phase"] == "outcome" and e["intent"] == act["seq"]]
     assert outcome["outcome"] == "unknown"
+
+
+def test_r1_a_run_in_flight_is_told_at_once_that_its_outcome_is_unknown(stage: Stage) -> None:
+    stage.start_host()
+    keeper = stage.new("work", ["/bin/bash"])["keeper"]
+    mark = Path(stage.directory, "ran")
+    waiting = stage.cli("run", "work", "--json", "--", f"echo once >> {mark}; sleep 4324")
+    stage.pump.until(mark.exists, "the command runs")
+    os.kill(stage.host, signal.SIGSTOP)  # it sees nothing of this
+    os.kill(keeper, signal.SIGKILL)
+    stage.kill_host()
+    code, out, err = stage.finish(waiting)  # the command starts the next host
+    assert code == 255 and "earlier incarnation of work, which is lost" in err + out.decode()
+    assert mark.read_text() == "once\n", "R6: it is not done again"
+    stage.find_host()
+
+
+def test_r1_an_end_that_was_answered_is_an_end(stage: Stage) -> None:
+    stage.start_host()
+    for name in ("work", "halted"):
+        stage.new(name, ["/bin/bash"])
+    assert stage.finish(stage.cli("halt", "halted"))[0] == 0
+    for name in ("work", "halted"):
+        stage.ask("end", session=name)
+    stage.cut_power()
+    stage.start_host()
+    assert [stage.session(name)["state"] for name in ("work", "halted")] == ["ended"] * 2
+
+
+def test_r1_too_many_variables_cost_only_the_variables(stage: Stage) -> None:
+    stage.start_host()
+    usual = stage.env
+    stage.env = usual | {f"BIG{number}": "x" * 100_000 for number in range(11)}
+    stage.new("work", ["/bin/bash"])
+    stage.env = usual
+    os.mkdir(f"{stage.directory}/deep")
+    assert run(stage, "work", "cd deep; export NOTE=1")[0] == 0
+    stored(stage, "work", "/deep")
+    stage.cut_power()
+    facts = again(stage, "work")
+    assert any("variables" in note for note in facts["notes"]), facts
+    assert run(stage, "work", "pwd; echo ${#BIG1}") == (0, f"{stage.directory}/deep\n0\n")
 
 
 def test_r1_a_program_that_is_no_shell_is_offered_and_not_started(stage: Stage) -> None:
