@@ -15,6 +15,7 @@ from tests.support.installation import DEADLINE_S, Installation
 pytest.importorskip("mcp", reason="the library of the extra [mcp] is not installed")
 
 from tests.support.agents.tools import Agent, connected, play
+from tests.support.recovery.checkpoint import criu
 
 Json = dict[str, Any]
 FILES, FORWARD = ("--tools", "files"), ("--tools", "forward")
@@ -267,3 +268,33 @@ def test_t8_the_sets_over_http(house: Installation, work: str) -> None:
     finally:
         server.terminate()
         server.wait(DEADLINE_S)
+
+
+def test_r5_an_agent_tries_in_branches_and_keeps_one(house: Installation) -> None:
+    criu()
+    place = house.user / "mcp-tries"
+    place.mkdir()
+    (place / "file").write_text("base\n")
+    house.ready("mcp-tries", "--contained", "--cwd", str(place))
+    house.ok("grant", "bot", "--rights", "execute,fork")
+    house.ok("turn", "mcp-tries", "release")
+
+    async def tries() -> None:
+        words = ("--as", "bot", "--session", "mcp-tries", "--tools", "branches")
+        async with connected(house, *words) as agent:
+            made = await agent("branch", do="fork", n=2, once="try")
+            assert made["branches"] == ["mcp-tries-1", "mcp-tries-2"], made
+            ran = await agent("run", command="echo better > file", session="mcp-tries-2")
+            assert ran["state"] == "done", ran
+            found = await agent("branch", do="diff", session="mcp-tries-2")
+            assert [one["what"] for one in found["files"]] == ["changed"]
+            assert "+better" in found["files"][0]["text"]
+            listed = await agent("branch", do="list", session="mcp-tries")
+            assert [one["parent"] for one in listed["branches"]] == ["mcp-tries"] * 2
+            kept = await agent("branch", do="keep", session="mcp-tries-2")
+            assert kept["done"] and len(kept["discarded"]) == 1, kept
+            gone = await agent("branch", do="discard", session="mcp-tries-2")
+            assert gone["state"] == "held", "the default policy asks a person"
+
+    asyncio.run(tries())
+    assert (place / "file").read_text() == "better\n"

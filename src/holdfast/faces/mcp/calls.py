@@ -16,6 +16,7 @@ from holdfast.core.session.inheritance import SHOWN_EACH, in_a_line
 from holdfast.faces.mcp import tools
 from holdfast.faces.mcp.acts import Act, Acts, Command
 from holdfast.faces.mcp.arguments import checked
+from holdfast.faces.mcp.branches import BranchTools
 from holdfast.faces.mcp.changes import foreign_act
 from holdfast.faces.mcp.files import FileTools
 from holdfast.faces.mcp.forwards import ForwardTools
@@ -508,7 +509,10 @@ class Calls:
         return result
 
 
-SETS: Final[dict[str, Callable[[Acting, Mapping[str, str]], FileTools | ForwardTools]]] = {
+SETS: Final[
+    dict[str, Callable[[Acting, Mapping[str, str]], BranchTools | FileTools | ForwardTools]]
+] = {
+    "branches": BranchTools,
     "files": FileTools,
     "forward": ForwardTools,
 }

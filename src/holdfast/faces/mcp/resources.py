@@ -49,6 +49,8 @@ Further tools, if this server has them:
 - `find_files`, `read_file`, `write_file`, `edit_file` see the files as the session does; relative
   paths begin in the shell's directory. `read_file` gives whole lines; go on with `line` = `next`.
   `edit_file` replaces exact text. All of them can be `held`: poll `read(ref)`.
+- `branch` makes live copies of a session: fork, work in `work-1` and `work-2` by `session`, compare
+  with diff, then keep one. External effects of a branch are not undone.
 - `forward` brings a listening port of the session to an address of the machine of this server.
 """
 

@@ -186,6 +186,20 @@ SETS: Final[dict[str, tuple[Json, ...]]] = {
             intent=_INTENT,
         ),
     ),
+    "branches": (
+        _tool(
+            "branch",
+            "Live copies of a session with memory and files. fork makes n; diff shows what one "
+            "changed; keep commits its files and discards the others; discard ends it.",
+            do={"enum": ["fork", "list", "diff", "keep", "discard"]},
+            n=_NUMBER,
+            path=_TEXT,
+            take={**_STRINGS, "description": "keep: where both changed, the branch's file"},
+            leave={**_STRINGS, "description": "keep: the file as it is"},
+            session=_SESSION,
+            once=_ONCE,
+        ),
+    ),
     "forward": (
         _tool(
             "forward",

@@ -26,7 +26,8 @@ mcp_parser = usage("""
 
     --session SESSION  where the agent works unless a call names another session (default: a new
         session of its own)
-    --tools SETS  further tools: files, forward, or both with a comma (default: none)
+    --tools SETS  further tools: files, branches, forward, with commas (default:
+        none)
     --listen ADDR:PORT  serve streamable HTTP on this loopback address instead; every request needs
         the token in the file that is shown
     --json  with --listen: one object with the address and the file of the token

@@ -1,0 +1,157 @@
+"""Decides how the changes of a branch get into the directory of its parent, and finds conflicts.
+
+The directory may have changed since the fork. A path conflicts if it is now neither as at the fork
+nor as in the branch. The operator decides for each conflict: `take` the branch's version, or
+`leave` the path as it is. Without a decision nothing is written at all.
+
+Steps are in an order that can be carried out, and each step can be repeated after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from holdfast.core.branch.changes import (
+    DIRECTORY,
+    FILE,
+    LINK,
+    REMOVED,
+    Change,
+    Entry,
+    State,
+    parents,
+)
+
+REMOVE, MAKE = "remove", "make"
+
+
+class Step(NamedTuple):
+    """One step. REMOVE: the entry goes. MAKE: the entry becomes `after`, whatever it was.
+
+    `before`: the entry at the fork; None if there was none.
+    """
+
+    do: str
+    path: str
+    before: Entry | None
+    after: Entry | None
+
+
+class Conflict(NamedTuple):
+    path: str
+    why: str
+
+
+class Plan(NamedTuple):
+    """`done`: changes that the directory has already. `left`: changes that the operator left."""
+
+    steps: tuple[Step, ...]
+    conflicts: tuple[Conflict, ...]
+    done: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """All changes, whatever becomes of them."""
+        steps = (one.path for one in self.steps)
+        return (*steps, *(one.path for one in self.conflicts), *self.done, *self.left)
+
+
+# Whether a file of the directory has the content of this entry of the snapshot or of the branch.
+Equal = Callable[[str, Entry, Entry], bool]
+
+
+def plan(
+    changes: Iterable[Change],
+    base: State,
+    now: State,
+    equal: Equal,
+    take: Collection[str] = (),
+    leave: Collection[str] = (),
+) -> Plan:
+    """`base`: the state at the fork. `now`: the directory as it is. Renames must be split."""
+    steps, conflicts = list[Step](), list[Conflict]()
+    done, left = list[str](), list[str]()
+    listed = [*changes]
+    removed = {one.path for one in listed if one.what == REMOVED and not _named(one.path, leave)}
+    made = {one.path: one.after for one in listed if one.after is not None}
+    for one in listed:
+        if _named(one.path, leave):
+            left.append(one.path)
+            continue
+        if _is(one.path, one.after, now, equal):
+            done.append(one.path)
+            continue
+        why = _against(one, base, now, equal, removed, made)
+        if why and not _named(one.path, take):
+            conflicts.append(Conflict(one.path, why))
+            continue
+        if one.after is None:
+            steps.append(Step(REMOVE, one.path, one.before, None))
+        else:
+            steps.append(Step(MAKE, one.path, one.before, one.after))
+    return Plan(_ordered(steps), tuple(conflicts), tuple(done), tuple(left))
+
+
+def _named(path: str, words: Collection[str]) -> bool:
+    return path in words or any(above in words for above in parents(path))
+
+
+def _is(path: str, wanted: Entry | None, now: State, equal: Equal) -> bool:
+    """Whether the directory has this entry, or as little as this."""
+    there = now.get(path)
+    if wanted is None or there is None:
+        return wanted is None and there is None
+    if there.kind != wanted.kind or (there.mode != wanted.mode and wanted.kind != LINK):
+        return False
+    if wanted.kind == LINK:
+        return there.text == wanted.text
+    return wanted.kind != FILE or (there.size == wanted.size and equal(path, there, wanted))
+
+
+def _against(
+    one: Change,
+    base: State,
+    now: State,
+    equal: Equal,
+    removed: Collection[str],
+    made: Mapping[str, Entry],
+) -> str:
+    there = now.get(one.path)
+    for above in parents(one.path):
+        entry = made.get(above) or now.get(above)
+        if one.after is not None and (entry is None or entry.kind != DIRECTORY):
+            return f"{above} is no directory any more"
+    if one.before is None:
+        return "" if there is None else "it was made there too, with another content"
+    if there is None:
+        return "it was removed there"
+    if not _is(one.path, one.before, now, equal):
+        return "it was changed there too"
+    if one.before.kind == DIRECTORY and (one.after is None or one.after.kind != DIRECTORY):
+        begin = f"{one.path}/"
+        fresh = [path for path in now if path.startswith(begin) and path not in removed]
+        if fresh:
+            return f"it has {fresh[0].removeprefix(begin)} now, which the branch does not know"
+    return ""
+
+
+def _ordered(steps: list[Step]) -> tuple[Step, ...]:
+    """Removals first, the deepest first, so that a directory is empty and a name is free."""
+    removals = sorted((s for s in steps if s.do == REMOVE), key=lambda s: s.path, reverse=True)
+    others = sorted((s for s in steps if s.do == MAKE), key=lambda s: s.path)
+    return (*removals, *others)
+
+
+def applied(now: State, steps: Iterable[Step]) -> dict[str, Entry]:
+    """The directory after the steps: the meaning of each step."""
+    found = dict(now)
+    for one in steps:
+        if one.do == REMOVE or (one.after is not None and one.after.kind != DIRECTORY):
+            begin = f"{one.path}/"
+            for path in [p for p in found if p == one.path or p.startswith(begin)]:
+                del found[path]
+        if one.after is not None:
+            found[one.path] = one.after
+    return found

@@ -1,0 +1,218 @@
+"""Branches: fork a live session, list the branches, compare, keep and discard them."""
+
+from __future__ import annotations
+
+from holdfast.core.contract.checkpoints import Checked, LostConnection
+from holdfast.core.contract.message import ABSENT, Absent, SessionAct, message
+
+
+@message
+class Fork(SessionAct):
+    """A session to fork. `n`: the number of branches. `name`: of one branch, or their beginning.
+
+    `check`: run the preflight only; no process stops and no file is written.
+    """
+
+    n: int = 1
+    name: str | Absent = ABSENT
+    check: bool = False
+
+
+@message
+class NewBranch:
+    """A branch: a session with an id of its own."""
+
+    id: str
+    name: str
+
+
+@message
+class ForkReply:
+    """The branches; none if `check` asked for the findings only.
+
+    `frozen_ms`: how long the parent stood still. `closed`: connections that the branches do not
+    have. `losses`: other things that they lack.
+    """
+
+    id: str
+    name: str
+    fork: str
+    found: Checked | None
+    branches: tuple[NewBranch, ...]
+    frozen_ms: float
+    closed: tuple[LostConnection, ...]
+    losses: tuple[str, ...]
+
+
+@message
+class Branches:
+    """`session`: only branches that began with this session, or the fork of this branch."""
+
+    session: str | Absent = ABSENT
+
+
+@message
+class Branch:
+    """A branch. `state`: of the session; `ended` if it is not known any more.
+
+    `parent`: the session that was forked, at this point of its record (`ref`). `kept`: when its
+    files were committed to the parent's directory; null if not.
+    """
+
+    id: str
+    name: str
+    state: str
+    fork: str
+    parent: str
+    parent_name: str
+    ref: str
+    at: float
+    by: str
+    frozen_ms: float
+    kept: float | None
+
+
+@message
+class BranchesReply:
+    """Branches that the caller may observe and that were not discarded, oldest first."""
+
+    branches: tuple[Branch, ...]
+
+
+@message
+class Diff:
+    """A branch to compare with the fork. `path`: only this file, or below this directory.
+
+    `every`: home, /tmp and /run too. `texts`: with differences of texts.
+    """
+
+    session: str
+    path: str | Absent = ABSENT
+    every: bool = False
+    texts: bool = True
+
+
+@message
+class FileState:
+    """An entry of a directory. `link`: the text of a symbolic link."""
+
+    kind: str
+    mode: int
+    size: int
+    link: str
+
+
+@message
+class FileChange:
+    """A changed file, by its path inside. `what`: `added`, `removed`, `changed`, `mode`, `kind` or
+    `renamed`. `source`: the path before, of a renamed file. `before` and `after`: the kind of the
+    entry, its mode and its size; null if there is none. `text`: a unified difference; `why`: why
+    there is none.
+    """
+
+    path: str
+    what: str
+    source: str | Absent
+    before: FileState | None
+    after: FileState | None
+    text: str
+    why: str
+
+
+@message
+class Program:
+    """A process by its number inside the session, which a fork does not change."""
+
+    pid: int
+    name: str
+
+
+@message
+class DiffReply:
+    """Changes since the fork. `private`: how many changes in home, /tmp and /run were left out.
+
+    `more`: how many changes beyond the bound of an answer. `began` and `ended`: processes.
+    `opened` and `closed`: ports that the branch listens on. `exit_code`: null while it runs.
+    """
+
+    id: str
+    name: str
+    parent: str
+    state: str
+    exit_code: int | None
+    files: tuple[FileChange, ...]
+    private: int
+    more: int
+    began: tuple[Program, ...]
+    ended: tuple[Program, ...]
+    opened: tuple[int, ...]
+    closed: tuple[int, ...]
+
+
+@message
+class Keep(SessionAct):
+    """A branch whose files are to be committed to the parent's directories.
+
+    `take`, `leave`: the decisions about conflicts, as paths inside or directories above them: the
+    version of the branch, or the file as it is. `others`: the other branches are not discarded.
+    `check`: only say what would be done.
+    """
+
+    take: tuple[str, ...] = ()
+    leave: tuple[str, ...] = ()
+    others: bool = False
+    check: bool = False
+
+
+@message
+class Left:
+    """What left a branch: things that no discard can undo.
+
+    `connections`: that it had to the outside at its end. `acts`: how many acts its record has.
+    `closed`: connections of the parent that it never had.
+    """
+
+    id: str
+    name: str
+    connections: tuple[LostConnection, ...]
+    acts: int
+    closed: tuple[LostConnection, ...]
+
+
+@message
+class Clash:
+    """A path that changed in both, and how."""
+
+    path: str
+    why: str
+
+
+@message
+class Kept:
+    """The outcome. With `conflicts` nothing was written. `steps`: files that were written or
+    removed, or would be. `left`: paths that stay as they are, by decision. `resumed`: an earlier
+    keep of this branch was interrupted, and was completed now. `discarded`: the other branches.
+    """
+
+    id: str
+    name: str
+    done: bool
+    steps: int
+    conflicts: tuple[Clash, ...]
+    left: tuple[str, ...]
+    resumed: bool
+    discarded: tuple[Left, ...]
+
+
+@message
+class Discard(SessionAct):
+    """A branch to end, with its files."""
+
+
+@message
+class Discarded:
+    """The branch that ended."""
+
+    id: str
+    name: str
+    left: Left

@@ -1,0 +1,180 @@
+"""All branches of an installation: makes, lists and discards them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from holdfast.core.branch.keeping import Conflict
+from holdfast.core.checkpoint.preflight import Preflight
+from holdfast.core.session import connections
+from holdfast.host.branches import fork as forking
+from holdfast.host.branches import keep as keeping
+from holdfast.host.branches import parts
+from holdfast.host.branches.difference import Difference, difference
+from holdfast.host.branches.fork import Engine, Made
+from holdfast.host.branches.store import Fork, Forks
+from holdfast.host.checkpoints import look
+from holdfast.host.checkpoints.dumping import plan_of
+from holdfast.host.connections import held
+from holdfast.host.processes import proc_scan
+from holdfast.host.processes.halt import execution
+from holdfast.model.errors import Impossible, Refused
+from holdfast.wire.spawning import NET_HOST, Mount
+
+if TYPE_CHECKING:
+    from holdfast.host.checkpoints.dumping import Tell
+    from holdfast.host.session.session import Session
+
+
+STANDING: Final = ("halted", "fenced")  # states in which no program may run
+
+
+class KeepWish(NamedTuple):
+    """The operator's decisions. `check`: only say what would be done."""
+
+    take: tuple[str, ...] = ()
+    leave: tuple[str, ...] = ()
+    check: bool = False
+
+
+class Outcome(NamedTuple):
+    """`done`: the files are written. `resumed`: the steps of an interrupted keep were completed."""
+
+    done: bool
+    steps: int
+    conflicts: list[Conflict]
+    left: list[str]
+    resumed: bool = False
+
+
+class Branches:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.forks = Forks(engine.home.state)
+        self._keeping = set[str]()  # forks
+        forking.sweep(engine.home, self.forks, engine.descriptions)
+
+    async def examine(self, session: Session, count: int) -> Preflight:
+        return await forking.examine_fork(self._engine, session, count)
+
+    async def fork(self, session: Session, count: int, name: str, by: str, tell: Tell) -> Made:
+        taken = self._engine.session_names().values()
+        wanted = forking.branch_names(count, name, session.name, taken)
+        return await forking.fork(self._engine, self.forks, session, wanted, by, tell)
+
+    def of_branch(self, session: str, name: str) -> Fork:
+        return self.forks.found(session, name)
+
+    def mounts(self, session: str, planned: tuple[Mount, ...]) -> tuple[Mount, ...]:
+        """The file tree of a branch that begins anew: its own layers, and the shared snapshot."""
+        fork = self.forks.of_branch(session)
+        if fork is None:
+            raise Impossible("the files of this branch are gone", "fork the parent again")
+        layers = str(self.forks.layers(fork.id, session))
+        return parts.mounts(planned, fork.trees, layers, {})
+
+    def all(self) -> Iterable[Fork]:
+        return self.forks.all()
+
+    # ------------------------------------------------------------ files
+
+    async def difference(
+        self, fork: Fork, session: str, path: str, every: bool, texts: bool
+    ) -> Difference:
+        layers = str(self.forks.layers(fork.id, session))
+        return await asyncio.to_thread(difference, fork, layers, path, every, texts)
+
+    async def present(self, session: Session) -> tuple[dict[str, str], list[int]]:
+        """The processes by their numbers inside, and the ports that they listen on."""
+
+        def found() -> tuple[dict[str, str], list[int]]:
+            root = session.record.root_pid
+            processes = look.processes(session.keeper_pid, root)
+            return parts.names(processes), parts.ports(parts.held(root, processes))
+
+        return await session.looked(found)
+
+    async def keep(self, fork: Fork, session: str, wish: KeepWish, tell: Tell) -> Outcome:
+        """Commit a branch's files. Its processes stand still while the files are read."""
+        if fork.id in self._keeping:
+            raise Refused("another keep of this fork is under way", "wait until that is over")
+        self._keeping.add(fork.id)
+        try:
+            return await self._keep(fork, session, wish, tell)
+        finally:
+            self._keeping.discard(fork.id)
+
+    async def _keep(self, fork: Fork, session: str, wish: KeepWish, tell: Tell) -> Outcome:
+        begun = await asyncio.to_thread(keeping.pending, self.forks, fork)
+        if begun and begun != session:
+            other = fork.branch(begun).name
+            raise Refused(
+                f"the keep of {other} was interrupted", f"`holdfast keep {other}` completes it"
+            )
+        if begun and not wish.check:
+            done = await self._apply(fork, tell)
+            return Outcome(True, done.steps, [], done.left, True)
+        layers = str(self.forks.layers(fork.id, session))
+        async with self._standing_still(session):
+            made = await asyncio.to_thread(keeping.decide, fork, layers, wish.take, wish.leave)
+            if made.conflicts or wish.check:
+                return Outcome(False, made.steps, made.conflicts, made.left)
+            await asyncio.to_thread(keeping.stage, self.forks, fork, session, made)
+        tell("staged", 0)
+        done = await self._apply(fork, tell)
+        return Outcome(True, done.steps, [], [*made.left, *done.left])
+
+    async def _apply(self, fork: Fork, tell: Tell) -> keeping.Applied:
+        loop = asyncio.get_running_loop()
+
+        def told(done: int) -> None:
+            loop.call_soon_threadsafe(tell, "written", done)
+
+        return await asyncio.to_thread(keeping.apply, self.forks, fork, told)
+
+    @contextlib.asynccontextmanager
+    async def _standing_still(self, session: str) -> AsyncIterator[None]:
+        living = self._engine.sessions.get(session)
+        if living is None or living.state in STANDING:
+            yield
+            return
+        halter = self._engine.halter
+        await halter.halt(execution(living))
+        try:
+            yield
+        finally:
+            if living.state not in STANDING:  # nobody has stopped it meanwhile
+                await halter.resume(execution(living))
+                if living.state in STANDING:
+                    await halter.halt(execution(living))
+
+    # ------------------------------------------------------------ the end of a branch
+
+    async def connections(self, session: Session) -> tuple[dict[str, Any], ...]:
+        """Rows of the connections that leave the branch now."""
+        plan = plan_of(session)
+        inside = plan.containment if plan is not None else None
+        own_network = inside is not None and inside.net != NET_HOST
+
+        def found() -> tuple[dict[str, Any], ...]:
+            pids = [one.pid for one in proc_scan.of_session(session.keeper_pid)]
+            cause_of, root = session.commands.lineage.of, session.record.root_pid
+            return connections.rows(held.of_session(root, pids, own_network, cause_of, session.ref))
+
+        return await session.looked(found)
+
+    async def discard(self, session: str, name: str, by: str) -> None:
+        """End a branch and remove its files."""
+        engine, fork = self._engine, self.of_branch(session, name)
+        if session in engine.incarnations.checkpoints.busy:
+            raise Refused(f"{name} is being saved or forked", "wait until that is over")
+        if fork.id in self._keeping:
+            raise Refused("a keep of this fork is under way", "wait until that is over")
+        living = engine.sessions.get(session)
+        if living is not None:
+            await living.end(by, lambda: engine.halter.end(execution(living)))
+        await engine.incarnations.forget(session)
+        await asyncio.to_thread(self.forks.discard, fork, session)
