@@ -1,0 +1,127 @@
+"""Delivers a copy: offers it, sends the contents that the other machine lacks, and commits.
+
+Every step can be repeated, and a content goes on where it was cut. The delivery gives up when no
+byte has arrived for QUIET_S; the host then tries again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from holdfast.client.engine.engine import Engine
+from holdfast.client.engine.parts import Event, Reply
+from holdfast.client.engine.wire import Exchange
+from holdfast.client.gone import HostGone
+from holdfast.model.errors import HoldfastError, Impossible, PeerFault, TimedOut, Unavailable
+
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
+
+QUIET_S: Final = 60.0
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.2, 5.0
+COMMIT_S: Final = 600.0  # for the other machine's disk
+PIECE_BYTES: Final = 256 * 1024
+TOLD_BYTES: Final = 4 << 20  # between two reports of progress
+
+
+class Delivery:
+    def __init__(self, engine: Engine, errand: Json, tell: Callable[[Json], None]) -> None:
+        self._engine, self._errand, self._tell = engine, errand, tell
+        self._objects = Path(errand["objects"])
+        self._named = {"id": errand["session"], "checkpoint": errand["checkpoint"]}
+        self._moved = time.monotonic()  # when the last byte was sent
+        self.sent = 0
+
+    async def run(self) -> Json:
+        began, errand = time.monotonic(), self._errand
+        description = Path(errand["description"])
+        offer = {
+            **self._named,
+            "name": errand["name"],
+            "epoch": errand["epoch"],
+            "sha256": description.name,
+            "length": errand["size"],
+        }
+        await self._again("copies.offer", offer)
+        while True:
+            lacking = await self._again("copies.missing", {**self._named, "after": 0})
+            if not lacking["objects"]:
+                break
+            await self._send(lacking)
+        done = await self._again("copies.commit", self._named)
+        return {**done, "sent": self.sent, "took_ms": (time.monotonic() - began) * 1000}
+
+    async def _again(self, op: str, fields: Json) -> Json:
+        """The reply, over losses of the connection. The key makes a repeat harmless."""
+        once = {} if op == "copies.missing" else {"once": os.urandom(16).hex()}
+        pause = PAUSE_FIRST_S
+        while True:
+            try:
+                return await self._engine.ask(op, COMMIT_S, **fields, **once)
+            except HoldfastError as e:
+                pause = await self._waited(e, pause)
+
+    async def _waited(self, error: HoldfastError, pause: float) -> float:
+        """Wait before the next attempt; raises the error if another attempt cannot help."""
+        lost = isinstance(error, HostGone | Unavailable | TimedOut)
+        if not lost or time.monotonic() - self._moved > QUIET_S:
+            raise error
+        await asyncio.sleep(pause)
+        return min(pause * 2, PAUSE_MAX_S)
+
+    async def _send(self, lacking: Json) -> None:
+        """Send the contents; a cut connection leaves the rest to the next round."""
+        begun = asyncio.Event()
+        total, before = int(lacking["bytes"]) + self.sent, self.sent
+
+        async def feed(exchange: Exchange) -> None:
+            await begun.wait()
+            for sha, size, have in lacking["objects"]:
+                if not await self._one(exchange, sha, size, have, total):
+                    return
+            await exchange.send(b"")
+
+        try:
+            async for part in self._engine.stream("copies.put", None, feed=feed, **self._named):
+                if isinstance(part, Event) and part.name == "began":
+                    if begun.is_set():
+                        raise HostGone("the connection was made anew")
+                    begun.set()
+                elif isinstance(part, Reply):
+                    return
+            raise PeerFault("an answer without a reply")
+        except HoldfastError as e:
+            if self.sent > before:
+                self._moved = time.monotonic()
+            await self._waited(e, PAUSE_FIRST_S)
+
+    async def _one(self, exchange: Exchange, sha: str, size: int, have: int, total: int) -> bool:
+        try:
+            fd = os.open(self._objects / sha, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise Impossible(
+                "the other machine has lost contents that it had",
+                "the next attempt sends all of them",
+                lost=True,
+            ) from None
+        try:
+            head = bytes.fromhex(sha) + have.to_bytes(8, "big") + (size - have).to_bytes(8, "big")
+            if not await exchange.send(head):
+                return False
+            at = have
+            while at < size and (piece := os.pread(fd, min(PIECE_BYTES, size - at), at)):
+                if not await exchange.send(piece):
+                    return False
+                at += len(piece)
+                if self.sent // TOLD_BYTES != (self.sent + len(piece)) // TOLD_BYTES:
+                    self._tell({"progress": self.sent, "of": total})
+                self.sent += len(piece)
+                self._moved = time.monotonic()
+        finally:
+            os.close(fd)
+        return True

@@ -1,0 +1,497 @@
+"""Copies on other machines: the schedule, the takeover, and the end of a session that went away.
+
+A session has one home. Another machine takes it over by a move, in which this machine has let go
+first, or because an operator there states that this machine is lost. In the second case this
+machine ends its incarnation as soon as it hears of it: it asks the machines that have copies when
+it starts, before it starts a session anew, when a relay is reached again, and from time to time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from holdfast.core.checkpoint import copies
+from holdfast.core.checkpoint.copies import Copy
+from holdfast.core.checkpoint.manifest import Manifest
+from holdfast.core.record.record import host_fact
+from holdfast.host.checkpoints.incarnations import Incarnations, Restored
+from holdfast.host.checkpoints.save import save
+from holdfast.host.copies import arrive, errands, trusted
+from holdfast.host.copies.arrive import COPIED, MOVED
+from holdfast.host.copies.moving import Moving
+from holdfast.host.copies.received import Received
+from holdfast.host.copies.sending import EVERY, MOVE, Known, Maker, Sending, Sent
+from holdfast.host.leases.fences import Leases, Waiting, silent
+from holdfast.host.processes.halt import execution
+from holdfast.host.storage import store
+from holdfast.host.storage.store import SessionRow
+from holdfast.model import signing
+from holdfast.model.errors import HoldfastError, NotFound, Refused, TimedOut, Unavailable
+
+if TYPE_CHECKING:
+    from holdfast.home.keys import Identity
+    from holdfast.home.machines import Machine
+    from holdfast.host.processes.halt import Halter
+    from holdfast.host.relays.uplinks import Uplinks
+    from holdfast.host.runtime.tasks import Tasks
+    from holdfast.host.session.session import Session
+    from holdfast.host.storage.events import Events
+    from holdfast.host.storage.store import Store
+
+Json = dict[str, Any]
+ASK_S: Final = 10.0  # for another machine to say whether it has taken a session over
+ASK_AGAIN_S: Final = 300.0
+LOOK_S: Final = 1.0  # between two looks at the lines to the relays
+
+
+class Engine(Maker, Protocol):
+    """The parts of the engine that this room needs."""
+
+    @property
+    def incarnations(self) -> Incarnations: ...
+
+    @property
+    def halter(self) -> Halter: ...
+
+    @property
+    def events(self) -> Events: ...
+
+    @property
+    def leases(self) -> Leases: ...
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def tasks(self) -> Tasks: ...
+
+    @property
+    def uplinks(self) -> Uplinks: ...
+
+    @property
+    def ended(self) -> dict[str, SessionRow]: ...
+
+    @property
+    def unreachable(self) -> dict[str, str]: ...
+
+
+class Copies:
+    def __init__(self, engine: Engine, identity: Identity, quota: int) -> None:
+        self._engine = engine
+        self.received = Received(engine.home.state, quota)
+        self.sending = Sending(engine, engine.incarnations.checkpoints, identity)
+        self._schedules: dict[str, asyncio.Task[None]] = {}
+        self._taking: dict[str, asyncio.Lock] = {}
+        self._asking: dict[str, asyncio.Lock] = {}
+        checkpoints, own = engine.incarnations.checkpoints, identity.public
+        checkpoints.trusted = lambda maker: maker == own or maker in self._makers
+        self._makers = set[bytes]()
+        self.moving = Moving(engine, self.sending, self)
+
+    def begin(self) -> None:
+        """After the sessions are known: list the copies, and go on with schedules and questions."""
+        for session in self.received.sessions():
+            known = self.received.of(session)
+            self._makers.update(signing.read(one.sender) for one in known)
+            if known and session not in self._engine.ended and not self._runs(session):
+                self.list_copy(known[-1])
+        for session in self.sending.sessions():
+            if self.sending.noted(session, EVERY) is not None:
+                self._schedule(session)
+        for session in self.moving.unfinished():
+            self._engine.tasks.spawn(self.moving.settle(session))
+        self._engine.tasks.spawn(self._watch())
+
+    def _runs(self, session: str) -> bool:
+        return session in self._engine.sessions or session in self._engine.unreachable
+
+    # ------------------------------------------------------------ received here
+
+    def list_copy(self, copy: Copy) -> None:
+        """List a session of another machine as one that can be restored here."""
+        found = self._engine.ended.get(copy.session)
+        if self._runs(copy.session) or (found is not None and found.state not in (COPIED, MOVED)):
+            return
+        sender = self.received.sender(copy.session, copy.checkpoint)
+        self._engine.ended[copy.session] = row = arrive.row_of(copy, sender)
+        self._engine.store.post(store.save(row))
+
+    def copy_of(self, row: SessionRow, word: str = "") -> Copy:
+        """A received copy of that session: the newest, or by the beginning of its id."""
+        found = [one for one in self.received.of(row.id) if one.checkpoint.startswith(word)]
+        if not found:
+            raise NotFound(f"{row.name} has no copy {word[:40]} here")
+        return found[-1]
+
+    async def give_back(self, session: str, sender: str) -> Json | None:
+        """Forget the copies of a session, unless it was taken over here; then say so."""
+        async with self._taking.setdefault(session, asyncio.Lock()):
+            in_thread, row = self._engine.halter.in_thread, self._engine.ended.get(session)
+            taken = await in_thread(self.received.taken_of, session, sender)
+            if taken is not None and (self._runs(session) or row is None or row.state != COPIED):
+                return taken
+            if any(
+                self.received.sender(session, one.checkpoint) != sender
+                for one in self.received.of(session)
+            ):
+                raise Refused("another machine brought copies of that session")
+            try:
+                await self._engine.leases.let_go(session)
+            except Unavailable:
+                if taken is not None:
+                    raise
+            await in_thread(self.received.remove, session)
+            if row is not None and row.state == COPIED:
+                self._engine.ended.pop(session)
+                self._engine.store.post(store.forget(session))
+            return None
+
+    def refuse(self, word: str) -> None:
+        """Refuse a caller that needs a running session, with what brings it back."""
+        self.refuse_elsewhere(word)
+        self._engine.incarnations.refuse_if_saved(word)
+
+    def refuse_elsewhere(self, word: str) -> None:
+        """Refuse a caller that needs a session of another machine."""
+        for row in self._engine.ended.values():
+            if word in (row.id, row.name) and row.state in (MOVED, COPIED):
+                where = row.reason.removeprefix("fenced: ")
+                machine = (self.sending.noted(row.id, MOVE) or {}).get("machine", "MACHINE")
+                raise NotFound(
+                    f"session {row.name} is not here: {where}",
+                    f"name it as {machine}/{row.name}; `holdfast machines` lists the machines that "
+                    "you can reach",
+                    what="session",
+                    word=word,
+                    known_as=[row.id, row.name],
+                )
+
+    def is_copy(self, session: str) -> bool:
+        """Whether the session is another machine's, and this machine has copies of it."""
+        row = self._engine.ended.get(session)
+        return row is not None and row.state == COPIED
+
+    async def refuse_gone(self, session: str, lost: bool = False) -> None:
+        """Refuse to bring a session back that goes on at another machine."""
+        note = self.sending.noted(session, MOVE)
+        if note is not None and not note.get("epoch"):
+            if session in self._engine.ended and not lost and not note.get("offered"):
+                await self.moving.settled(session, note)
+                raise Refused("a move had begun; the session is restored", "attach to it")
+            if lost:
+                self.sending.note(session, MOVE, None)
+                return
+            if not await self.moving.settled(session, note):
+                raise Refused(
+                    f"{note['machine']} may have taken the session over, and does not answer",
+                    f"try again, or state that {note['machine']} is gone: --lost",
+                )
+        if await self.ask(session):
+            found = self.sending.noted(session, MOVE) or {}
+            raise Refused(
+                f"the session goes on at {found.get('machine')} as incarnation "
+                f"{found.get('epoch')}",
+                "attach to it there; `holdfast forget` removes what is left of it here",
+            )
+
+    def received_copies(self, session: str) -> list[Copy]:
+        """The copies that other machines have brought; of one session, or all."""
+        chosen = [session] if session else self.received.sessions()
+        return [copy for one in chosen for copy in self.received.of(one)]
+
+    def refuse_second(self, session: str) -> None:
+        """Refuse to receive a session that runs here, or whose last incarnation ended here."""
+        if self._runs(session):
+            # The sender asks then whether the session was taken over (_not_sent).
+            why = "a session with that id runs here"
+            raise Refused(why, "it cannot be kept as a copy", taken=True)
+        row = self._engine.ended.get(session)
+        if row is not None and row.state not in (COPIED, MOVED):
+            raise Refused(
+                "a session with that id is on the disk of this machine",
+                "`holdfast forget` there removes it",
+            )
+
+    async def take_over(
+        self,
+        copy: Copy,
+        operator: str,
+        lost: bool,
+        stated: bool = False,
+        waiting: Waiting = silent,
+    ) -> Restored:
+        """Begin the next incarnation of another machine's session here.
+
+        `lost`: that machine has not let go. `stated`: an operator says that the machine is gone.
+        """
+        async with self._taking.setdefault(copy.session, asyncio.Lock()):
+            engine, session = self._engine, copy.session
+            if self._runs(session):
+                raise Refused(f"session {copy.name} is running here", "nothing was changed")
+            self._makers.add(signing.read(copy.sender))
+            taken = self.received.taken(session)
+            epoch = taken["epoch"] if taken else copies.next_epoch(copy.epoch, lost)
+            await self._clear(session)
+            manifest = await arrive.lay_out(
+                engine, engine.incarnations.checkpoints, self.received, copy
+            )
+            in_thread = engine.halter.in_thread
+            row = arrive.row_of(copy, operator)
+            row.epoch, row.name = epoch - 1, self._free(copy.name)
+            if not lost:
+                row.output_end = manifest.head
+            # The machine that is asked about the session may say so only with an epoch of ours.
+            await engine.leases.take_over(row, stated, waiting)
+            epoch = row.epoch + 1
+            self.sending.note(session, MOVE, None)  # it comes back to this machine
+            await in_thread(self.received.take, session, epoch, time.time(), lost)
+            try:
+                made = await engine.incarnations.restore(row, manifest, operator, take=_taken)
+            except BaseException:
+                await in_thread(self.received.untake, session)
+                with contextlib.suppress(HoldfastError):
+                    await engine.leases.let_go(session)
+                raise
+            self._record(made.session, copy, lost)
+            return made
+
+    async def _clear(self, session: str) -> None:
+        """Remove what an earlier life of the session left here: the copy replaces all of it."""
+        in_thread = self._engine.halter.in_thread
+        await in_thread(self._engine.incarnations.checkpoints.remove, session)
+        await in_thread(self.sending.forget, session)
+
+    def _free(self, name: str) -> str:
+        taken = {one.name for one in self._engine.sessions.values()}
+        return next(n for n in (name, *(f"{name}-{i}" for i in range(2, 2000))) if n not in taken)
+
+    def _record(self, session: Session, copy: Copy, lost: bool) -> None:
+        number, head = copy.record
+        facts = {
+            "from": copy.sender_name,
+            "machine": copy.sender,
+            "at": copy.at,
+            "epoch": session.record.epoch,
+            "was": copy.epoch,
+            "act": number,
+            "head": head,
+            "lost": lost,
+        }
+        session.event("session.taken_over", **facts)
+        self._engine.journal.post(
+            host_fact(session.id, session.record.epoch, "taken_over", "host", "host", facts=facts)
+        )
+
+    # ------------------------------------------------------------ sent from here
+
+    def trusted(self, word: str) -> Machine:
+        return trusted.find(self._engine.home, word)
+
+    async def save_and_send(
+        self,
+        session: Session,
+        machine: Machine,
+        operator: str,
+        stop: bool = False,
+        tell: Any = lambda step, done: None,
+    ) -> tuple[Manifest, Sent | HoldfastError]:
+        """A checkpoint that also goes to another machine. A failure to send keeps it here."""
+        known: Known | HoldfastError
+        try:
+            known = await self.sending.ask_whether(session, machine)
+        except (Unavailable, TimedOut) as e:
+            known = e
+        checkpoints, halter = self._engine.incarnations.checkpoints, self._engine.halter
+        made = await save(checkpoints, session, operator, stop, tell, halter)
+
+        def told(done: int, of: int) -> None:
+            tell("sent", done)
+
+        try:
+            if isinstance(known, HoldfastError):
+                raise known
+            sent = await self.sending.send(session.id, session.label, made, machine, known, told)
+        except HoldfastError as e:
+            self._not_sent(session.id, machine, made, e)
+            return made, e
+        self._sent(session, machine, sent)
+        return made, sent
+
+    def try_again(self, session: Session, machine: Machine, made: Manifest) -> None:
+        """Send that checkpoint later, until it arrives or a newer one has."""
+        self._engine.tasks.spawn(self._try_again(session, machine, made))
+
+    async def _try_again(self, session: Session, machine: Machine, made: Manifest) -> None:
+        key, failures = signing.show(machine.key), 0
+        while (
+            not session.ending and self.sending.away(session.id).get(key, {}).get("at", 0) < made.at
+        ):
+            await asyncio.sleep(copies.retry_s(failures))
+            try:
+                known = await self.sending.ask_whether(session, self.trusted(key))
+                sent = await self.sending.send(session.id, session.label, made, machine, known)
+                return self._sent(session, machine, sent)
+            except (Unavailable, TimedOut):
+                failures += 1
+            except HoldfastError as e:
+                return self._not_sent(session.id, machine, made, e)
+
+    def _sent(self, session: Session, machine: Machine, sent: Sent) -> None:
+        session.event(
+            "session.copied",
+            machine=machine.name,
+            checkpoint=sent.checkpoint,
+            bytes=sent.bytes,
+            sent=sent.sent,
+            took_ms=sent.took_ms,
+        )
+
+    def _not_sent(
+        self, session: str, machine: Machine, made: Manifest, error: HoldfastError
+    ) -> None:
+        facts = {"machine": machine.name, "checkpoint": made.id, "reason": error.message}
+        self._engine.events.note(session, "session.copy_failed", facts)
+        if "taken" in error.facts:
+            self._engine.tasks.spawn(self.ask(session))
+
+    # ------------------------------------------------------------ the schedule
+
+    def set_schedule(self, session: str, every_s: float, machine: Machine, operator: str) -> None:
+        """Send a copy in that period; 0: no more."""
+        self._end_schedule(session)
+        if not every_s:
+            return
+        kept = {
+            "every_s": every_s,
+            "to": signing.show(machine.key),
+            "machine": machine.name,
+            "by": operator,
+        }
+        self.sending.note(session, EVERY, kept)
+        self._schedule(session)
+
+    def _end_schedule(self, session: str) -> None:
+        if (task := self._schedules.pop(session, None)) is not None:
+            task.cancel()
+        self.sending.note(session, EVERY, None)
+
+    def schedule_of(self, session: str) -> Json | None:
+        return self.sending.noted(session, EVERY)
+
+    def _schedule(self, session: str) -> None:
+        self._schedules[session] = self._engine.tasks.spawn(self._run_schedule(session))
+
+    async def _run_schedule(self, session_id: str) -> None:
+        failures, due = 0, time.time()
+        while (kept := self.sending.noted(session_id, EVERY)) is not None:
+            await asyncio.sleep(max(0.0, due - time.time()))
+            session = self._engine.sessions.get(session_id)
+            if session is None and session_id in self._engine.ended:
+                return
+            due = time.time() + LOOK_S
+            if session is None or session.ending or not session.answers:
+                continue
+            try:
+                machine = self.trusted(kept["to"])
+                made, sent = await self.save_and_send(session, machine, kept["by"])
+                if isinstance(sent, HoldfastError):
+                    raise sent
+                failures, due = 0, made.at + float(kept["every_s"])
+            except HoldfastError as e:
+                if failures == 0:
+                    facts = {"machine": kept["machine"], "reason": e.message, "checkpoint": ""}
+                    self._engine.events.note(session_id, "session.copy_failed", facts)
+                due = time.time() + min(copies.retry_s(failures), float(kept["every_s"]))
+                failures += 1
+
+    # ------------------------------------------------------------ gone elsewhere
+
+    async def _watch(self) -> None:
+        """Ask whether sessions were taken over: at the start, after a loss of the relay, later."""
+        asked, before = 0.0, ""
+        while True:
+            away = [one for one in self.sending.sessions() if self.sending.away(one)]
+            now, state = time.monotonic(), self._engine.uplinks.state
+            again = state == "registered" != before
+            if away and (again or not asked or now - asked > ASK_AGAIN_S):
+                asked = now
+                for session in away:
+                    with contextlib.suppress(HoldfastError):
+                        await self.ask(session)
+            before = state
+            await asyncio.sleep(LOOK_S)
+
+    async def ask(self, session: str) -> bool:
+        """Whether the session went to another machine; ends what is left of it here if so."""
+        async with self._asking.setdefault(session, asyncio.Lock()):
+            return await self._ask(session)
+
+    async def _ask(self, session: str) -> bool:
+        row = self._engine.ended.get(session)
+        if row is not None and row.state in (MOVED, COPIED):
+            return True
+        if not self._runs(session) and self.sending.noted(session, MOVE) is not None:
+            return True
+        for key in self.sending.away(session):
+            with contextlib.suppress(HoldfastError, TimeoutError):
+                machine = self.trusted(key)
+                said = await errands.ask(machine, "copies.taken", ASK_S, id=session)
+                if said["epoch"]:
+                    await self.gone(session, machine.name, key, int(said["epoch"]))
+                    return True
+        return False
+
+    async def gone(self, session_id: str, name: str, key: str, epoch: int) -> None:
+        """The session goes on at another machine: end its incarnation here, whatever it does."""
+        engine, session = self._engine, self._engine.sessions.get(session_id)
+        reason = f"fenced: it goes on at {name} as incarnation {epoch}"
+        facts = {"machine": name, "key": key, "epoch": epoch, "reason": reason}
+        self.sending.note(session_id, MOVE, {"machine": name, "key": key, "epoch": epoch})
+        if session is not None:
+            session.event("session.moved", **facts)
+            session.end_of.gone = reason
+            await engine.halter.end(execution(session))
+            await session.ended
+        else:
+            engine.events.note(session_id, "session.moved", facts)
+        row = engine.ended.get(session_id)
+        if row is not None:
+            row.state, row.reason = MOVED, reason
+            row.ended = row.ended or time.time()
+            engine.store.post(store.save(row))
+        self._end_schedule(session_id)
+
+    async def still_here(self, record: SessionRow) -> bool:
+        """Asked before a lost session is started anew: whether it is still this machine's."""
+        if not self.sending.away(record.id):
+            return True
+        if not await self.ask(record.id):
+            return True
+        found = self.sending.noted(record.id, MOVE) or {}
+        record.state, record.ended = MOVED, time.time()
+        record.reason = (
+            f"fenced: it goes on at {found.get('machine', 'another machine')} "
+            f"as incarnation {found.get('epoch', '?')}"
+        )
+        self._engine.ended[record.id] = record
+        self._engine.store.post(store.save(record))
+        return False
+
+    def where(self, session: str) -> Json | None:
+        """The machine at which a session of this machine goes on."""
+        row = self._engine.ended.get(session)
+        return self.sending.noted(session, MOVE) if row is not None and row.state == MOVED else None
+
+    async def forget(self, session: str) -> None:
+        """Remove copies that were received, and the notes about copies that were sent."""
+        in_thread = self._engine.halter.in_thread
+        await in_thread(self.received.remove, session)
+        await in_thread(arrive.remove, self._engine.home, session)
+        await in_thread(self.sending.forget, session)
+
+
+async def _taken(row: SessionRow) -> None:
+    """The epoch was taken before."""

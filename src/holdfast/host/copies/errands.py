@@ -1,0 +1,69 @@
+"""Runs the courier, the process that speaks to another machine (holdfast/courier)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from holdfast.home import machines, programs
+from holdfast.home.machines import Machine
+from holdfast.model.errors import TimedOut, Unavailable, from_wire
+
+Json = dict[str, Any]
+Told = Callable[[int, int], None]
+ASK_S: Final = 15.0
+LINE_BYTES: Final = 4 << 20
+SILENCE_S: Final = 900.0  # between two lines of the courier
+
+
+async def ask(machine: Machine, op: str, wait_s: float = ASK_S, /, **fields: Any) -> Json:
+    """The reply of another machine to one request."""
+    errand = {"op": op, "wait_s": wait_s, "fields": fields}
+    try:
+        async with asyncio.timeout(wait_s):
+            return await run(machine, errand)
+    except TimeoutError:
+        raise TimedOut(f"{machine.name} does not answer", "try again") from None
+
+
+async def act(machine: Machine, op: str, wait_s: float, /, **fields: Any) -> Json:
+    """The same for an act, which takes effect once."""
+    return await ask(machine, op, wait_s, once=os.urandom(16).hex(), **fields)
+
+
+async def run(machine: Machine, errand: Json, told: Told = lambda done, of: None) -> Json:
+    """The result of an errand; its error as an exception. A caller that leaves ends the process."""
+    process = await asyncio.create_subprocess_exec(
+        *programs.module("holdfast.courier"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        cwd="/",
+        limit=LINE_BYTES,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(json.dumps({**errand, "machine": machines.show(machine)}).encode())
+        process.stdin.close()
+        while True:
+            async with asyncio.timeout(SILENCE_S):
+                line = await process.stdout.readline()
+            if not line:
+                raise Unavailable("the courier died", "try again; see host.log")
+            said = json.loads(line)
+            if "progress" in said:
+                told(int(said["progress"]), int(said["of"]))
+            elif "error" in said:
+                raise from_wire(said["error"])
+            else:
+                done: Json = said["done"]
+                return done
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        await asyncio.shield(process.wait())

@@ -1,0 +1,247 @@
+"""Moves a session to another machine. At every moment at most one incarnation can be attached.
+
+    1  the other machine is asked whether the session could go on there; nothing has stopped
+    2  a checkpoint while the session runs, and its files, travel: most bytes go in this step
+    3  `move.json` says that a move has begun; the session is saved, and its processes end
+    4  the last checkpoint travels: what has changed since step 2
+    5  `move.json` says that the session is offered; from now on it is not restored here
+    6  the lease is released; the other machine takes it, and begins the next incarnation
+    7  the session is filed here as moved
+
+If a step before 5 fails, the session is restored here. After step 5 the other machine decides: it
+has taken the session, or it withdraws the copy and cannot take it any more. Until it answers, the
+session runs at neither place. A host that dies at any step goes on from `move.json`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from holdfast.core.checkpoint import copies
+from holdfast.host.checkpoints.save import examine, save
+from holdfast.host.copies import errands
+from holdfast.host.copies.sending import MOVE, Sending, Sent
+from holdfast.host.storage.store import SessionRow
+from holdfast.model import signing
+from holdfast.model.errors import (
+    HoldfastError,
+    Impossible,
+    OutcomeUnknown,
+    Refused,
+    TimedOut,
+    Unavailable,
+)
+from holdfast.model.probe import probe
+
+if TYPE_CHECKING:
+    from holdfast.home.machines import Machine
+    from holdfast.host.copies.copies import Engine
+    from holdfast.host.session.session import Session
+
+Json = dict[str, Any]
+Tell = Callable[[str, int], None]
+TAKE_S: Final = 180.0  # for the other machine to restore the session
+WITHDRAW_S: Final = 15.0
+
+
+class Gone(Protocol):
+    """Files a session as one that goes on at another machine."""
+
+    async def gone(self, session_id: str, name: str, key: str, epoch: int) -> None: ...
+
+    def trusted(self, word: str) -> Machine: ...
+
+
+class Moved(NamedTuple):
+    """`stood_ms`: from the stop here until the session ran there."""
+
+    machine: str
+    epoch: int
+    bytes: int
+    sent: int
+    stood_ms: float
+    took_ms: float
+
+
+class Moving:
+    def __init__(self, engine: Engine, sending: Sending, files: Gone) -> None:
+        self._engine, self._sending, self._files = engine, sending, files
+        self._under_way = set[str]()
+        engine.incarnations.may_restore = self._refuse
+
+    def _refuse(self, session: str) -> None:
+        """Refuse to restore a session that another machine has, or may have, taken over."""
+        noted = self._sending.noted(session, MOVE)
+        if noted is not None and (noted.get("offered") or noted.get("epoch")):
+            raise Refused(
+                f"the session went to {noted['machine']}, or is on its way",
+                f"`holdfast restore` asks {noted['machine']} first",
+            )
+
+    # ------------------------------------------------------------ a move
+
+    async def drain(self, session: Session, to: str) -> str:
+        """Move a session off a machine that is drained; returns the machine's name."""
+        machine = self._files.trusted(to)
+        return (await self.move(session, machine, "drain", lambda step, done: None)).machine
+
+    async def move(self, session: Session, machine: Machine, operator: str, tell: Tell) -> Moved:
+        if session.id in self._under_way:
+            raise Refused(f"{session.name} is being moved", "wait until that is over")
+        self._under_way.add(session.id)
+        try:
+            # To its end, whether or not the client stays.
+            work = self._engine.tasks.spawn(self._move(session, machine, operator, tell))
+            return await asyncio.shield(work)
+        finally:
+            self._under_way.discard(session.id)
+
+    async def _move(self, session: Session, machine: Machine, operator: str, tell: Tell) -> Moved:
+        began, checkpoints = time.monotonic(), self._engine.incarnations.checkpoints
+        found = await examine(checkpoints, session)
+        if not found.possible:
+            why = "; ".join(found.blockers)
+            raise Impossible(f"{session.name} cannot be moved: {why}", "the session goes on here")
+        known = await self._sending.ask_whether(session, machine, found.bytes)
+        await self._engine.leases.known(session.id)  # the store has to answer at the end too
+        tell("examined", found.bytes)
+        label, halter = session.label, self._engine.halter
+
+        def told(done: int, of: int) -> None:
+            tell("sent", done)
+
+        made = await save(checkpoints, session, operator, False, tell, halter)
+        first = await self._sending.send(session.id, label, made, machine, known, told)
+        probe("move.copied")
+        note: Json = {"machine": machine.name, "key": signing.show(machine.key), "by": operator}
+        self._sending.note(session.id, MOVE, note)
+        stopped = time.monotonic()
+        try:
+            made = await save(checkpoints, session, operator, True, tell, halter)
+            await session.ended
+        except BaseException:
+            self._sending.note(session.id, MOVE, None)
+            raise
+        probe("move.stopped")
+        try:
+            sent = await self._sending.send(session.id, label, made, machine, known, told)
+        except HoldfastError as e:
+            await self._bring_back(session.id, note)
+            raise _back(session.name, machine.name, e) from e
+        epoch = await self._hand_over(session.id, session.name, machine, note, sent)
+        return Moved(
+            machine.name,
+            epoch,
+            sent.bytes,
+            first.sent + sent.sent,
+            round((time.monotonic() - stopped) * 1000, 1),
+            round((time.monotonic() - began) * 1000, 1),
+        )
+
+    async def _hand_over(
+        self, session: str, name: str, machine: Machine, note: Json, sent: Sent
+    ) -> int:
+        offered = {**note, "offered": True, "checkpoint": sent.checkpoint}
+        self._sending.note(session, MOVE, offered)
+        probe("move.offered")
+        try:
+            await self._engine.leases.let_go(session)
+        except HoldfastError as e:
+            await self._bring_back(session, note)
+            raise _back(name, machine.name, e) from e
+        try:
+            fields = {"id": session, "checkpoint": sent.checkpoint}
+            said = await errands.act(machine, "copies.take", TAKE_S, **fields)
+        except (Unavailable, TimedOut, OutcomeUnknown) as e:
+            self._engine.tasks.spawn(self.settle(session))
+            raise OutcomeUnknown(
+                f"{machine.name} was asked to take {name} over, and did not answer: {e.message}",
+                f"it runs at neither place until {machine.name} answers, or after "
+                f"`holdfast restore {name} --lost`",
+            ) from e
+        except HoldfastError as e:
+            if await self._withdrawn(session, machine, offered):
+                await self._bring_back(session, note)
+                raise _back(name, machine.name, e) from e
+            self._engine.tasks.spawn(self.settle(session))
+            raise
+        probe("move.taken")
+        epoch = int(said["epoch"])
+        await self._files.gone(session, machine.name, signing.show(machine.key), epoch)
+        return epoch
+
+    async def _withdrawn(self, session: str, machine: Machine, note: Json) -> bool:
+        """Whether the other machine cannot take the session over any more."""
+        try:
+            fields = {"id": session, "checkpoint": note["checkpoint"]}
+            said = await errands.act(machine, "copies.withdraw", WITHDRAW_S, **fields)
+        except HoldfastError:
+            return False
+        if said["epoch"]:
+            await self._files.gone(session, machine.name, note["key"], int(said["epoch"]))
+            return False
+        return True
+
+    async def _bring_back(self, session: str, note: Json) -> None:
+        """Restore the session here, with the next epoch."""
+        self._sending.note(session, MOVE, None)
+        row = self._engine.ended.get(session)
+        if row is None or session in self._engine.sessions:
+            return
+        checkpoints = self._engine.incarnations.checkpoints
+        manifest = await self._engine.halter.in_thread(checkpoints.chosen, session, "")
+        made = await self._engine.incarnations.restore(row, manifest, str(note.get("by", "host")))
+        made.session.event(
+            "session.restored",
+            operator=str(note.get("by", "host")),
+            checkpoint=manifest.id,
+            at=manifest.at,
+            epoch=made.session.record.epoch,
+            root_pid=made.session.record.root_pid,
+        )
+
+    # ------------------------------------------------------------ afterwards
+
+    def unfinished(self) -> list[str]:
+        """Sessions with a move that an earlier host has begun."""
+        return [
+            one
+            for one in self._sending.sessions()
+            if (found := self._sending.noted(one, MOVE)) is not None and not found.get("epoch")
+        ]
+
+    async def settle(self, session: str) -> None:
+        """Finish a move, as soon as the other machine answers."""
+        failures = 0
+        while (note := self._sending.noted(session, MOVE)) is not None and not note.get("epoch"):
+            try:
+                if await self.settled(session, note):
+                    return
+            except HoldfastError:
+                pass
+            await asyncio.sleep(copies.retry_s(failures))
+            failures += 1
+
+    async def settled(self, session: str, note: Json) -> bool:
+        """One attempt: the session runs at one place, or the other machine did not answer."""
+        row: SessionRow | None = self._engine.ended.get(session)
+        if session in self._engine.sessions or row is None:
+            self._sending.note(session, MOVE, None)  # it was not stopped
+            return True
+        if note.get("offered"):
+            machine = self._files.trusted(note["key"])
+            if not await self._withdrawn(session, machine, note):
+                after = self._sending.noted(session, MOVE) or {}
+                return bool(after.get("epoch"))
+        await self._bring_back(session, note)
+        return True
+
+
+def _back(name: str, machine: str, error: HoldfastError) -> Impossible:
+    return Impossible(
+        f"{name} could not be moved to {machine}: {error.message}",
+        f"it was restored here and goes on; {error.recover}".rstrip("; "),
+    )

@@ -1,0 +1,357 @@
+"""The copies that this machine keeps for other machines.
+
+    <state>/copies/SESSION/
+        CHECKPOINT.json     the description of a complete copy (core/checkpoint/copies.py)
+        CHECKPOINT.offer    of a copy that is being received: the sender, and the description's hash
+        objects/SHA256      a verified content; parts/SHA256: the beginning of one
+        taken.json          the session was taken over here: the epoch and the time
+
+A copy counts when its description has its name, which happens last. So a cut at any byte leaves the
+copies before it as they were, and the next attempt goes on in the part that is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.core.checkpoint import copies
+from holdfast.core.checkpoint.copies import Copy, Unusable
+from holdfast.core.checkpoint.manifest import is_id
+from holdfast.model.errors import Impossible, NotAllowed, NotFound, Refused, Usage
+from holdfast.model.probe import probe
+
+DIRECTORY: Final = "copies"
+KEPT: Final = 2  # complete copies of a session
+SPARE_BYTES: Final = 256 << 20  # that stay free on the disk
+PAGE: Final = 4000  # objects in one answer
+_OBJECTS, _PARTS = "objects", "parts"
+_SUFFIX, _OFFER, _TAKEN = ".json", ".offer", "taken.json"
+_libc = ctypes.CDLL(None, use_errno=True)
+Json = dict[str, Any]
+
+
+class Received:
+    def __init__(self, state: str, quota: int) -> None:
+        """`quota`: the bytes that copies may take in all."""
+        self.top, self._quota = Path(state) / DIRECTORY, quota
+
+    # ------------------------------------------------------------ receiving
+
+    def offer(self, session: str, checkpoint: str, sender: str, sha: str, size: int) -> None:
+        """Begin to receive a copy. `sha`, `size`: of its description."""
+        if not is_id(checkpoint) or not session.isalnum() or len(session) > 32:
+            raise Usage("no such session or checkpoint")
+        if not copies.is_object(sha):
+            raise Usage("the description of the copy has no hash")
+        if not 0 < size <= copies.BYTES_MAX:
+            raise Refused(f"the description of the copy has {size} bytes")
+        if (taken := self.taken(session)) is not None:
+            raise Refused(
+                f"the session goes on here as incarnation {taken['epoch']}",
+                "the incarnation there has to end",
+                taken=taken["epoch"],
+            )
+        self._refuse_other(session, sender)
+        self.room(size)
+        place = self.top / session
+        for directory in (self.top, place, place / _OBJECTS, place / _PARTS):
+            directory.mkdir(mode=0o700, exist_ok=True)
+        offer = {"sender": sender, "sha256": sha, "size": size}
+        _write(place / f"{checkpoint}{_OFFER}", json.dumps(offer).encode())
+
+    def _refuse_other(self, session: str, sender: str) -> None:
+        for one in self.of(session):
+            if self.sender(session, one.checkpoint) != sender:
+                raise NotAllowed("another machine keeps copies of that session here")
+
+    def missing(self, session: str, checkpoint: str, sender: str, after: int) -> Json:
+        """The contents that are not here: hash, size and the bytes that are here, page by page."""
+        wanted = self._wanted(session, checkpoint, sender)
+        have = self._lacking(session, wanted)
+        lacking = [*have]
+        left = sum(wanted[sha] - have[sha] for sha in lacking)
+        self.room(left)
+        page = lacking[after : after + PAGE]
+        return {
+            "objects": [[sha, wanted[sha], have[sha]] for sha in page],
+            "bytes": left,
+            "more": after + len(page) < len(lacking),
+        }
+
+    def _lacking(self, session: str, wanted: dict[str, int]) -> dict[str, int]:
+        """The contents that are not here, in order, and the bytes of each that are here."""
+        lacking = [sha for sha in sorted(wanted) if not self._object(session, sha).exists()]
+        return {sha: _length(self._part(session, sha)) for sha in lacking}
+
+    def room(self, wanted: int) -> int:
+        """The bytes that copies may still take; Refused if they are fewer than `wanted`."""
+        used = sum(size for size in _sizes(self.top))
+        disk = os.statvfs(self.top if self.top.exists() else self.top.parent)
+        free = disk.f_bavail * disk.f_frsize - SPARE_BYTES
+        if used + wanted > self._quota or wanted > free:
+            raise Refused(
+                f"the copy needs {wanted / 1e6:.1f} MB; this machine has room for "
+                f"{max(0, min(self._quota - used, free)) / 1e6:.1f} MB of copies",
+                "`holdfast forget` there removes copies; recovery.copies_bytes is the limit",
+            )
+        return max(0, min(self._quota - used, free))
+
+    def _wanted(self, session: str, checkpoint: str, sender: str) -> dict[str, int]:
+        """All objects of the copy, as far as they are known: first its description."""
+        offer = self._offered(session, checkpoint, sender)
+        path = self._object(session, offer["sha256"])
+        if not path.exists():
+            return {offer["sha256"]: offer["size"]}
+        return copies.objects(self._described(session, checkpoint, path))
+
+    def _described(self, session: str, checkpoint: str, path: Path) -> Copy:
+        try:
+            copy = copies.decode(path.read_bytes())
+        except Unusable as e:
+            raise Refused(f"the copy cannot be used: {e}") from e
+        if (copy.session, copy.checkpoint) != (session, checkpoint):
+            raise Refused("the description is of another copy")
+        return copy
+
+    def _offered(self, session: str, checkpoint: str, sender: str) -> Json:
+        if is_id(checkpoint) and session.isalnum():
+            with contextlib.suppress(OSError, ValueError):
+                found: Json = json.loads((self.top / session / f"{checkpoint}{_OFFER}").read_text())
+                if found["sender"] == sender:
+                    return found
+        raise NotFound("no such copy was offered")
+
+    def sink(self, session: str, checkpoint: str, sender: str) -> Sink:
+        wanted = self._wanted(session, checkpoint, sender)
+        have = self._lacking(session, wanted)
+        self.room(sum(wanted[sha] - have[sha] for sha in have))
+        return Sink(self, session, wanted)
+
+    def commit(self, session: str, checkpoint: str, sender: str) -> Copy:
+        """Make the copy durable and give it its name."""
+        place = self.top / session
+        with contextlib.suppress(OSError, Unusable, NotFound):
+            if self.sender(session, checkpoint) == sender:
+                return self.read(session, checkpoint)  # a repeat of this request
+        self._refuse_other(session, sender)
+        offer = self._offered(session, checkpoint, sender)
+        copy = self._described(session, checkpoint, self._object(session, offer["sha256"]))
+        for sha in copies.objects(copy):
+            if not self._object(session, sha).exists():
+                raise Refused("the copy is not complete")
+        _sync(place)
+        probe("copies.commit.begun")
+        data = self._object(session, offer["sha256"]).read_bytes()
+        _write(place / f"{checkpoint}.sender", sender.encode())
+        _write(place / f"{checkpoint}{_SUFFIX}", data)
+        _sync(place)
+        probe("copies.committed")
+        (place / f"{checkpoint}{_OFFER}").unlink(missing_ok=True)
+        self._retain(session)
+        return copy
+
+    def _retain(self, session: str) -> None:
+        """Remove all but the newest copies, and objects that no copy needs."""
+        place, known = self.top / session, self.of(session)
+        for old in known[:-KEPT]:
+            for suffix in (_SUFFIX, ".sender"):
+                (place / f"{old.checkpoint}{suffix}").unlink(missing_ok=True)
+        needed = {sha for one in known[-KEPT:] for sha in copies.objects(one)}
+        if not any(place.glob(f"*{_OFFER}")):
+            for path in (*(place / _OBJECTS).iterdir(), *(place / _PARTS).iterdir()):
+                if path.name not in needed or path.parent.name == _PARTS:
+                    path.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------ finding
+
+    def sessions(self) -> list[str]:
+        with contextlib.suppress(OSError):
+            return sorted(os.listdir(self.top))
+        return []
+
+    def of(self, session: str) -> list[Copy]:
+        """The complete copies of a session, oldest first."""
+        found = []
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.top / session):
+                if name.endswith(_SUFFIX) and is_id(name.removesuffix(_SUFFIX)):
+                    with contextlib.suppress(OSError, Unusable):
+                        found.append(self.read(session, name.removesuffix(_SUFFIX)))
+        return sorted(found, key=lambda one: one.at)
+
+    def read(self, session: str, checkpoint: str) -> Copy:
+        return copies.decode((self.top / session / f"{checkpoint}{_SUFFIX}").read_bytes())
+
+    def sender(self, session: str, checkpoint: str) -> str:
+        """The operator of this machine that brought the copy."""
+        try:
+            return (self.top / session / f"{checkpoint}.sender").read_text()
+        except OSError:
+            return ""
+
+    def bytes(self, session: str) -> int:
+        return sum(_sizes(self.top / session))
+
+    def content(self, session: str, sha: str) -> Path:
+        """The file with a verified content."""
+        return self._object(session, sha)
+
+    def verify(self, copy: Copy) -> None:
+        """Impossible if a content has changed on the disk since it arrived."""
+        for sha, size in copies.objects(copy).items():
+            digest, length = hashlib.sha256(), 0
+            with contextlib.suppress(OSError), open(self._object(copy.session, sha), "rb") as file:
+                while piece := file.read(1 << 20):
+                    digest.update(piece)
+                    length += len(piece)
+            if length != size or digest.hexdigest() != sha:
+                raise Impossible(
+                    f"the copy {copy.checkpoint} is damaged here",
+                    "choose an older copy: `holdfast checkpoint --list`",
+                )
+
+    # ------------------------------------------------------------ takeover
+
+    def take(self, session: str, epoch: int, at: float, lost: bool) -> None:
+        """Durably claim the session for this machine, before its next incarnation begins."""
+        taken = {"epoch": epoch, "at": at, "lost": lost}
+        _write(self.top / session / _TAKEN, json.dumps(taken).encode())
+        _sync(self.top / session)
+        probe("copies.taken")
+
+    def untake(self, session: str) -> None:
+        (self.top / session / _TAKEN).unlink(missing_ok=True)
+
+    def taken(self, session: str) -> Json | None:
+        with contextlib.suppress(OSError, ValueError):
+            found: Json = json.loads((self.top / session / _TAKEN).read_text())
+            return found
+        return None
+
+    def taken_of(self, session: str, sender: str) -> Json | None:
+        """The same, for the machine that brought copies of the session."""
+        if not session.isalnum() or not any(
+            self.sender(session, one.checkpoint) == sender for one in self.of(session)
+        ):
+            return None
+        return self.taken(session)
+
+    def remove(self, session: str) -> None:
+        shutil.rmtree(self.top / session, ignore_errors=True)
+
+    # ------------------------------------------------------------ paths
+
+    def _object(self, session: str, sha: str) -> Path:
+        return self.top / session / _OBJECTS / sha
+
+    def _part(self, session: str, sha: str) -> Path:
+        return self.top / session / _PARTS / sha
+
+
+class Sink:
+    """Takes a stream of contents; each is a header of HEADER and its bytes.
+
+    A content is verified before it gets its name; one with another hash is dropped.
+    """
+
+    def __init__(self, received: Received, session: str, wanted: dict[str, int]) -> None:
+        self._received, self._session, self._wanted = received, session, wanted
+        self._head = bytearray()
+        self._left = 0
+        self._file: int | None = None
+        self._digest = hashlib.sha256()
+        self._sha = ""
+        self.taken = 0
+
+    def feed(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            if self._file is None:
+                count = HEADER_BYTES - len(self._head)
+                self._head += view[:count]
+                view = view[count:]
+                if len(self._head) == HEADER_BYTES:
+                    self._open()
+            else:
+                piece = view[: self._left]
+                view = view[len(piece) :]
+                self._digest.update(piece)
+                left = piece
+                while left:
+                    left = left[os.write(self._file, left) :]
+                self._left -= len(piece)
+                self.taken += len(piece)
+            if self._file is not None and not self._left:
+                self._complete()
+
+    def _open(self) -> None:
+        sha = bytes(self._head[:32]).hex()
+        offset, length = (int.from_bytes(self._head[i : i + 8], "big") for i in (32, 40))
+        self._head.clear()
+        path = self._received._part(self._session, sha)
+        size = self._wanted.get(sha)
+        if size is None or offset != _length(path) or offset + length != size:
+            raise Usage("that content is not wanted here")
+        self._digest, self._sha, self._left = hashlib.sha256(), sha, length
+        if offset:
+            with open(path, "rb") as file:
+                while piece := file.read(1 << 20):
+                    self._digest.update(piece)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def _complete(self) -> None:
+        self.close()
+        path = self._received._part(self._session, self._sha)
+        if self._digest.hexdigest() != self._sha:
+            path.unlink()
+            raise Refused("a content has another hash than its name", "send it again")
+        path.rename(self._received._object(self._session, self._sha))
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+HEADER_BYTES: Final = 48  # the hash, the offset and the length of what follows
+
+
+def _length(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _sizes(top: Path) -> Iterator[int]:
+    for place, _, names in os.walk(top):
+        for name in names:
+            yield _length(Path(place, name))
+
+
+def _write(path: Path, data: bytes) -> None:
+    fresh = path.with_name(f".{path.name}.new")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(fd)
+    fresh.rename(path)
+
+
+def _sync(directory: Path) -> None:
+    """Make all files of this file system durable; many small files make one call cheaper."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if _libc.syncfs(fd):
+            raise OSError(ctypes.get_errno(), "syncfs")
+    finally:
+        os.close(fd)

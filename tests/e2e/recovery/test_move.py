@@ -1,0 +1,180 @@
+"""A session is moved to another machine: one incarnation at most, and none lost (R2, R3).
+
+Each machine has namespaces of its own; the tests need root and CRIU (scripts/criu).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.installation import eventually
+from tests.support.recovery.checkpoint import criu
+from tests.support.recovery.two_machines import Machine, Two, two_machines
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    criu()
+    with two_machines(tmp_path_factory.mktemp("two")) as made:
+        yield made
+
+
+def shell(machine: Machine, name: str, *options: str) -> dict[str, Any]:
+    (machine.base / "work" / name).mkdir()
+    cwd = str(machine.work / name)
+    made: dict[str, Any] = machine.ok(
+        "new", name, "--contained", "--no-attach", "--json", "--cwd", cwd, *options
+    ).json
+    machine.says(name, "X=kept; echo own > ~/own; echo shared > shared; sleep 1000 & true")
+    return made
+
+
+def runs(machine: Machine, session: str) -> bool:
+    """Whether the session has an incarnation there that a client could attach to."""
+    listed = machine.ok("ls", "--local", "--json").json
+    return any(one["id"] == session and one["liveness"]["process"] == "alive" for one in listed)
+
+
+def one_place(two: Two, session: str) -> Machine:
+    """The machine at which the session runs, when both have settled; never two."""
+
+    def settled() -> Machine | None:
+        places = [machine for machine in (two.here, two.there) if runs(machine, session)]
+        assert len(places) < 2, "two incarnations"
+        return places[0] if places else None
+
+    return eventually(settled, "a place")
+
+
+def test_r2_a_session_goes_on_at_another_machine(two: Two) -> None:
+    made = shell(two.here, "goes")
+    said = two.here.ok("move", "goes", "vault", "--json").json
+    assert said["machine"] == "vault" and said["epoch"] == made["epoch"] + 1
+    assert two.there.says("goes", "echo $X; cat ~/own shared; jobs -p | wc -l") == (
+        "kept\nown\nshared\n1\n"
+    )
+    assert one_place(two, made["id"]) is two.there
+    [row] = [one for one in two.here.ls("--all", "--local") if one["id"] == made["id"]]
+    assert row["state"] == "moved"
+    # The old name and the id lead to the new place, from the old machine too.
+    assert "kept" in two.here.ok("view", "goes").out
+    assert "kept" in two.here.ok("view", made["id"]).out
+    refused = two.here.cli("restore", "goes")
+    assert refused.rc == 4 and "goes on at vault" in refused.err
+
+
+def test_r2_an_attached_client_follows(two: Two) -> None:
+    shell(two.here, "follows")
+    terminal = two.here.attach("follows")
+    terminal.send("echo bef''ore\r")
+    terminal.see("before")
+    since = len(terminal.output)
+    two.here.ok("move", "follows", "vault")
+    terminal.expect("attached to follows", since)
+    terminal.send("echo $X-af''ter\r")
+    terminal.see("kept-after")
+    assert terminal.leave() == 0
+
+
+def test_r2_a_move_that_is_impossible_stops_nothing(two: Two) -> None:
+    made = shell(two.here, "stays")
+    two.there.mount("/usr/bin/true", over="/usr/bin/sleep")
+    try:
+        for more in (["--check"], []):
+            refused = two.here.cli("move", "stays", "vault", *more)
+            assert refused.rc == 7 and "/usr/bin/sleep" in refused.err
+    finally:
+        two.there.unmount("/usr/bin/sleep")
+    assert two.here.get(made["id"])["epoch"] == 1
+    assert two.here.says("stays", "echo $X") == "kept\n"
+
+
+def test_r3_a_target_that_dies_while_it_takes_over_gives_the_session_back(two: Two) -> None:
+    made = shell(two.here, "back")
+    two.there.ok("down")
+    two.there.ok("up", "--detach", env={"HOLDFAST_PROBE": "kill@copies.taken"})
+    moving = two.here.start("move", "back", "vault", "--json")
+    eventually(lambda: not two.there.here("holdfast.host.main") or None, "the death of the host")
+    two.there.ok("up", "--detach")
+    moving.communicate(timeout=300)
+    refused = moving
+    assert refused.returncode
+    assert one_place(two, made["id"]) is two.here
+    assert two.here.says("back", "echo $X") == "kept\n"
+
+
+@pytest.mark.parametrize("step", ["commit.begun", "committed"])
+def test_r3_a_move_goes_on_after_the_target_died_at_the_copy(two: Two, step: str) -> None:
+    name = step.replace(".", "-")
+    made = shell(two.here, name)
+    two.there.ok("down")
+    two.there.ok("up", "--detach", env={"HOLDFAST_PROBE": f"kill@copies.{step}"})
+    moving = two.here.start("move", name, "vault", "--json")
+    eventually(lambda: not two.there.here("holdfast.host.main") or None, "the death of the host")
+    two.there.ok("up", "--detach")
+    moving.communicate(timeout=300)
+    assert moving.returncode == 0
+    assert one_place(two, made["id"]) is two.there
+    assert two.there.says(name, "echo $X") == "kept\n"
+
+
+@pytest.mark.parametrize("step", ["copied", "stopped", "offered", "taken"])
+def test_r3_a_host_that_dies_in_a_move_leaves_one_incarnation(two: Two, step: str) -> None:
+    here, name = two.here, f"dies-{step}"
+    made = shell(here, name)
+    here.ok("down")
+    here.ok("up", "--detach", env={"HOLDFAST_PROBE": f"kill@move.{step}"})
+    moved = here.cli("move", name, "vault")
+    assert moved.rc != 0, moved
+    here.ok("up", "--detach")
+    place = one_place(two, made["id"])
+    assert place.says(name, "echo $X") == "kept\n"
+    assert (place is two.there) == (step == "taken")
+
+
+def test_p4_a_machine_that_demands_the_exec_gate_takes_no_session_without_it(two: Two) -> None:
+    here, there = two.here, two.there
+    file = there.home / "config.toml"
+    before = file.read_text()
+    made = shell(here, "ungated", "--gate", "input")
+    there.ok("down")
+    there.configure(f'{before}\n[session]\ngate = "exec"\n')
+    there.ok("up", "--detach")
+    try:
+        refused = here.cli("move", "ungated", "vault")
+        assert refused.rc and "exec gate" in refused.err, refused
+        assert one_place(two, made["id"]) is here
+        assert here.says("ungated", "echo $X") == "kept\n"
+    finally:
+        there.ok("down")
+        there.configure(before)
+        there.ok("up", "--detach")
+
+
+def test_r3_a_link_that_is_cut_in_a_move_leaves_one_incarnation(two: Two) -> None:
+    here = two.here
+    made = shell(here, "cut")
+    here.says("cut", "head -c 6000000 /dev/urandom > big")
+    here.slow("20mbit")
+    moving = here.start("move", "cut", "vault", "--json")
+    parts = two.there.home / "copies"
+    eventually(
+        lambda: sum(p.stat().st_size for p in parts.glob("*/parts/*")) > 1_000_000, "some bytes"
+    )
+    here.cut()
+    couriers = here.here("holdfast.courier")
+    for pid in couriers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    here.join()
+    moving.communicate(timeout=120)
+    place = one_place(two, made["id"])
+    assert place.says("cut", "echo $X") == "kept\n"
+    assert json.dumps(made)

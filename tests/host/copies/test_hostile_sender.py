@@ -1,0 +1,132 @@
+"""Copies of other machines' sessions: what a sender can and cannot do (host/copies)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.checkpoint import copies
+from holdfast.core.checkpoint.copies import SHARED, Copy, Entry, Machine, Need, Root
+from holdfast.host.copies import facts, trees
+from holdfast.host.copies.received import HEADER_BYTES, Received
+from holdfast.host.copies.trees import Outbox
+from holdfast.model.errors import HoldfastError, NotAllowed, Refused, Usage
+
+SESSION, CHECKPOINT = "0123456789ab", "cp-0123456789ab"
+SHA = "ab" * 32
+COPY = Copy(
+    SESSION,
+    "work",
+    CHECKPOINT,
+    3,
+    1000.5,
+    1001.5,
+    True,
+    "ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo",
+    "desk",
+    Machine("x86_64", (), "6.18.44", 0, 0, "/root", "4.2.1"),
+    (),
+    {},
+    (),
+    (),
+    "none",
+    (12, "aa"),
+)
+
+
+def described(received: Received, copy: Copy, sender: str, checkpoint: str = CHECKPOINT) -> None:
+    """Offer a copy, and bring its description."""
+    data = copies.encode(replace(copy, checkpoint=checkpoint))
+    sha = hashlib.sha256(data)
+    received.offer(SESSION, checkpoint, sender, sha.hexdigest(), len(data))
+    sink = received.sink(SESSION, checkpoint, sender)
+    sink.feed(sha.digest() + bytes(8) + len(data).to_bytes(8, "big") + data)
+    sink.close()
+
+
+def test_t4_an_object_is_named_by_a_hash_only(tmp_path: Path) -> None:
+    received = Received(str(tmp_path), 1 << 30)
+    with pytest.raises(Usage):
+        received.offer(SESSION, CHECKPOINT, "desk", "../../../keys/machine", 10)
+
+
+def test_t4_a_sender_that_does_not_ask_for_room_gets_none(tmp_path: Path) -> None:
+    received = Received(str(tmp_path), 1 << 20)
+    big = replace(COPY, parts={f"objects/{SHA}": (2 << 20, SHA)})
+    described(received, big, "desk")
+    with pytest.raises(Refused, match="room"):
+        received.sink(SESSION, CHECKPOINT, "desk")
+    assert HEADER_BYTES == 48
+
+
+def test_t4_a_copy_of_a_second_machine_does_not_replace_one_that_arrived_first(
+    tmp_path: Path,
+) -> None:
+    received = Received(str(tmp_path), 1 << 30)
+    described(received, COPY, "desk")
+    described(received, replace(COPY, name="evil"), "other", "cp-ba9876543210")
+    received.commit(SESSION, CHECKPOINT, "desk")
+    with pytest.raises(NotAllowed):
+        received.commit(SESSION, "cp-ba9876543210", "other")
+    assert [one.name for one in received.of(SESSION)] == ["work"]
+
+
+def test_t4_a_needed_file_is_no_device_and_no_pipe(tmp_path: Path) -> None:
+    """Else a sender could let this machine read without an end."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", f"{tmp_path}/pipe"):
+        [said] = facts.changed([Need(path, 0, SHA)])
+        assert "no file" in said
+
+
+def test_t4_a_directory_that_becomes_a_link_while_it_is_sent_leads_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, secret = tmp_path / "work", tmp_path / "secret"
+    for top in (work / "a", secret):
+        top.mkdir(parents=True)
+        (top / "key").write_text(top.name)
+    entry: Callable[..., Entry] = trees._entry
+
+    def exchange(path: str, *rest: object) -> Entry:
+        """Each entry is noted before its directory is listed."""
+        if path == "a":
+            (work / "a").rename(work / "b")
+            (work / "a").symlink_to(secret)
+        return entry(path, *rest)
+
+    monkeypatch.setattr(trees, "_entry", exchange)
+    outbox = Outbox(str(tmp_path), SESSION)
+    root = outbox.tree(SHARED, "/w", str(work), set())
+    assert [one.path for one in root.entries] == ["", "a"]
+    assert not [*outbox.objects.iterdir()]
+
+
+def test_r2_a_tree_travels_with_all_kinds(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "d/e").mkdir(parents=True)
+    (work / "d/e/f").write_text("text")
+    (work / "d/l").symlink_to("e")
+    os.mkfifo(work / "p")
+    (work / "d").chmod(0o500)
+    outbox = Outbox(str(tmp_path), SESSION)
+    root = outbox.tree(SHARED, "/w", str(work), set())
+    trees.lay_out(root.entries, str(tmp_path / "there"), lambda sha: outbox.objects / sha)
+    assert (tmp_path / "there/d/l/f").read_text() == "text"
+    assert (tmp_path / "there/d").stat().st_mode & 0o777 == 0o500
+    assert (tmp_path / "there/p").is_fifo()
+
+
+def test_t4_a_file_is_not_laid_out_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "content").write_text("evil")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/a").symlink_to(tmp_path / "victim")
+    root = Root(SHARED, "/w", (Entry("a", "f", 0o644, 0, 0, 1, 4, SHA),))
+    with pytest.raises((OSError, HoldfastError)):
+        trees.lay_out(root.entries, str(tmp_path / "there"), lambda sha: tmp_path / "content")
+    assert not (tmp_path / "victim").exists()
