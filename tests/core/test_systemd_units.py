@@ -151,6 +151,19 @@ def test_the_nursery_has_its_own_unit_without_hardening(installation: Installati
 
 
 @pytest.mark.parametrize("installation", [USER, SYSTEM], ids=lambda p: p.manager)
+def test_r9_the_drain_stops_before_host_and_nursery(installation: Installation) -> None:
+    """systemd stops units in the reverse order of their start, and waits for ExecStop."""
+    said, unit = settings(units.drain(installation)), settings(units.drain(installation), "Unit")
+    assert unit["After"] == [units.HOST, units.NURSERY]
+    assert not {"Requires", "BindsTo", "PartOf"} & unit.keys(), "a stop of the host is no shutdown"
+    assert said["ExecStop"][0].endswith(
+        f"-m holdfast drain --on-shutdown {installation.manager} --notice {units.DRAIN_NOTICE_S}s"
+    )
+    assert said["RemainAfterExit"] == ["yes"] and said["Type"] == ["oneshot"]
+    assert units.DRAIN_NOTICE_S < units.DRAIN_STOP_S == int(said["TimeoutStopSec"][0])
+
+
+@pytest.mark.parametrize("installation", [USER, SYSTEM], ids=lambda p: p.manager)
 def test_the_host_is_hardened_and_finds_its_nursery(installation: Installation) -> None:
     said, unit = settings(units.host(installation)), settings(units.host(installation), "Unit")
     assert (
@@ -159,7 +172,7 @@ def test_the_host_is_hardened_and_finds_its_nursery(installation: Installation) 
         == ["@system-service", *(["bpf"] if installation.manager == "system" else [])]
         and said["Type"] == ["notify"]
     )
-    assert unit["Wants"] == [units.NURSERY] and units.NURSERY in unit["After"]
+    assert unit["Wants"] == [units.NURSERY, units.DRAIN] and units.NURSERY in unit["After"]
     assert f"HOLDFAST_SERVICE={installation.manager}" in said["Environment"], (
         "or it would start a nursery of its own, and harden sessions"
     )

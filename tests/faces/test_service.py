@@ -18,6 +18,7 @@ from holdfast import home as homes
 from holdfast.core import systemd_units as units
 from holdfast.faces.cli import local_relay, service
 from holdfast.faces.cli import main as cli
+from holdfast.faces.cli.recovery import residency
 from holdfast.home import Home
 from holdfast.model.errors import Unavailable
 
@@ -106,7 +107,9 @@ def test_a_manager_that_does_not_answer_is_named(
 def test_install_twice_is_installing_once(desk: Desk) -> None:
     code, out, err = desk.run("install")
     assert code == 0, err
-    assert sorted(p.name for p in desk.units.iterdir()) == [units.HOST, units.NURSERY]
+    assert sorted(p.name for p in desk.units.iterdir()) == sorted(
+        [units.DRAIN, units.HOST, units.NURSERY]
+    )
     assert desk.diary[1:] == [
         "--user daemon-reload",
         f"--user enable {units.HOST}",
@@ -139,6 +142,7 @@ def test_an_edited_unit_is_left_alone_and_an_old_unit_is_replaced(desk: Desk) ->
     assert {u["name"]: u["file"] for u in desk.json("status")["units"]} == {
         units.HOST: "edited",
         units.NURSERY: "outdated",
+        units.DRAIN: "current",
     }
     did = desk.json("install")["did"]
     assert host.read_text().endswith("# mine\n") and any("edited by hand" in line for line in did)
@@ -155,10 +159,11 @@ def test_uninstall_stops_and_removes(desk: Desk) -> None:
     desk.run("install")
     (desk.base / "diary").unlink()
     desk.json("uninstall", "--dry-run")
-    assert len(list(desk.units.iterdir())) == 2
+    assert len(list(desk.units.iterdir())) == 3
     code, out, _ = desk.run("uninstall")
     assert code == 0 and not list(desk.units.iterdir()) and "sessions keep running" in out
     assert desk.diary[1:] == [
+        f"--user stop {units.DRAIN}",
         f"--user disable --now {units.HOST}",
         f"--user stop {units.NURSERY}",
         "--user daemon-reload",
@@ -174,7 +179,7 @@ def test_units_of_another_home_are_not_taken_over(
     for act in ("install", "uninstall"):
         code, _, err = desk.run(act)
         assert code == 4 and f"{desk.base}/hf" in err
-    assert len(list(desk.units.iterdir())) == 2
+    assert len(list(desk.units.iterdir())) == 3
 
 
 def test_a_manager_that_refuses_is_quoted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,6 +272,7 @@ def test_systemd_itself_finds_nothing_wrong(tmp_path: Path, manager: str, name: 
     texts = {
         units.NURSERY: units.nursery(installation),
         units.HOST: units.host(installation),
+        units.DRAIN: units.drain(installation),
         units.RELAY: units.relay(installation, ["--listen", "127.0.0.1:443"]),
     }
     (tmp_path / "units").mkdir()
@@ -305,3 +311,15 @@ def test_systemd_itself_finds_nothing_wrong(tmp_path: Path, manager: str, name: 
     )
     code, said = examine()
     assert code and "KilMode" in said, "it does look"
+
+
+@pytest.mark.parametrize(("state", "drains"), [("stopping", True), ("running", False), ("", False)])
+def test_r9_the_stop_command_drains_only_at_a_shutdown(
+    state: str, drains: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tmp_path / "systemctl"
+    asked.write_text(f"#!/bin/sh\necho $* >>{tmp_path}/asked\necho {state}\n")
+    asked.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert residency._shuts_down("user") is drains
+    assert (tmp_path / "asked").read_text() == "--user is-system-running\n"

@@ -1,6 +1,6 @@
 """The systemd units of an installation: their text, and whether a file on disk was edited.
 
-There are three programs and two kinds of treatment:
+There are four units and three kinds of treatment:
 
 - `holdfast-host.service` and `holdfast-relay.service` are hardened. They decide and route; no
   program of a user runs in them.
@@ -8,6 +8,11 @@ There are three programs and two kinds of treatment:
   inherit every restriction of a unit for ever. A session under NoNewPrivileges has no sudo, a
   session under ProtectSystem cannot install programs, a session under a system call filter cannot
   debug.
+
+- `holdfast-drain.service` runs no process. When the machine shuts down, its stop command saves the
+  sessions (`holdfast drain`). It is ordered after the other two: systemd stops it first and waits
+  for it. A stop of this unit alone does nothing: the command asks the manager whether everything
+  stops.
 
 Sessions survive a stop of all units. The nursery's unit has KillMode=process, so a stop ends only
 the nursery itself, which a running session does not need; keepers and programs stay in the unit's
@@ -48,8 +53,11 @@ State = Literal["missing", "current", "outdated", "edited"]
 
 NURSERY: Final = "holdfast-nursery.service"
 HOST: Final = "holdfast-host.service"
+DRAIN: Final = "holdfast-drain.service"
 RELAY: Final = "holdfast-relay.service"
 KEEPERS: Final = "keepers"  # group of nursery and keepers, below the group of the unit
+DRAIN_NOTICE_S: Final = 75  # below the 90 s that systemd gives a unit to stop, by default
+DRAIN_STOP_S: Final = 90
 RELAY_STATE: Final = "holdfast-relay"  # below /var/lib
 OTHER_SERVES: Final = 3  # exit code of a host or nursery if the home is served already
 HOPELESS: Final = (2, OTHER_SERVES, 7)  # exit codes for which a restart is useless
@@ -201,6 +209,7 @@ def host(installation: Installation) -> str:
         "Holdfast host",
         (
             f"Wants={NURSERY}",
+            f"Wants={DRAIN}",
             f"After={NURSERY}",
             *(("After=network.target",) if installation.manager == "system" else ()),
             "StartLimitIntervalSec=0",
@@ -219,6 +228,29 @@ def host(installation: Installation) -> str:
             *protected,
         ),
         wanted=True,
+    )
+
+
+def drain(installation: Installation) -> str:
+    """Return the unit that saves the sessions when the machine shuts down."""
+    stop = command(
+        installation.interpreter,
+        *("-m", "holdfast", "drain", "--on-shutdown", installation.manager),
+        *("--notice", f"{DRAIN_NOTICE_S}s"),
+    )
+    return _unit(
+        installation,
+        "Holdfast: save the sessions when the machine shuts down",
+        (f"After={HOST}", f"After={NURSERY}"),
+        (
+            "Type=oneshot",
+            "RemainAfterExit=yes",
+            "ExecStart=/bin/true",
+            f"ExecStop={stop}",
+            f"TimeoutStopSec={DRAIN_STOP_S}",
+            "WorkingDirectory=/",
+            *(f"Environment={setting(name, value)}" for name, value in installation.environment),
+        ),
     )
 
 
