@@ -17,7 +17,7 @@ TABLE_BYTES_MAX = 64 << 20  # of a /proc/PID/net table
 Table = dict[int, Socket]
 
 _UNIX_LISTENING = 0x10000  # __SO_ACCEPTCON
-_TCP = {
+STATES = {
     b"01": "established",
     b"02": "connecting",
     b"03": "accepting",
@@ -49,10 +49,10 @@ def table(pid: int) -> Table:
             field = line.split()
             if len(field) > 9:
                 inode = int(field[9])
-                local, port = _end(field[1], family)
-                remote, other = _end(field[2], family)
+                local, port = end(field[1], family)
+                remote, other = end(field[2], family)
                 state = (
-                    _TCP.get(field[3], "unknown")
+                    STATES.get(field[3], "unknown")
                     if kind.startswith("tcp")
                     else "established"
                     if field[3] == b"01"
@@ -82,7 +82,7 @@ def table(pid: int) -> Table:
     return found
 
 
-def _end(text: bytes, family: socket.AddressFamily) -> tuple[str, int]:
+def end(text: bytes, family: socket.AddressFamily) -> tuple[str, int]:
     host, _, port = text.partition(b":")
     number = int(port, 16)
     name = address(host, family)
