@@ -73,6 +73,8 @@ KEPT_IMPORTS = (
     "types",
     "typing",
     "holdfast.sdk.observed",
+    "holdfast.sdk.branches",
+    "holdfast.sdk.drained",
     "holdfast.sdk.results",
 )
 

@@ -12,6 +12,7 @@ import builtins
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
+from typing import Literal
 
 from holdfast.sdk import attach as _attach
 from holdfast.sdk import client as _client
@@ -20,11 +21,14 @@ from holdfast.sdk import forward as _forward
 from holdfast.sdk import operators as _operators
 from holdfast.sdk import running as _running
 from holdfast.sdk import session as _session
+from holdfast.sdk.branches import Branch, Difference, Forked, Kept, Left
 from holdfast.sdk.client import HERE
+from holdfast.sdk.drained import Drained
 from holdfast.sdk.observed import Change, Entry, Event, Graph
 from holdfast.sdk.portal import Portal
 from holdfast.sdk.results import (
     Approval,
+    Checkpoint,
     Chunk,
     Ended,
     FileInfo,
@@ -36,7 +40,9 @@ from holdfast.sdk.results import (
     OnHeld,
     Operator,
     Output,
+    Preflight,
     Resolved,
+    Restored,
     RunResult,
     Screen,
     Seized,
@@ -429,6 +435,94 @@ class Session:
         """Lets a halted session go on; `operator`: only the processes of this operator."""
         return self._portal.run(self._it.resume(operator=operator))
 
+    def preflight(self) -> Preflight:
+        """What `checkpoint` would save and lose; nothing stops."""
+        return self._portal.run(self._it.preflight())
+
+    def checkpoint(self, *, stop: bool = False, hold: float | None = None) -> Checkpoint:
+        """Saves the session with its processes to disk; the session goes on.
+
+        `stop`: the processes end once they are saved. Raises `Impossible` with the reasons if the
+        session cannot be saved.
+        """
+        return self._portal.run(self._it.checkpoint(stop=stop, hold=hold))
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints of the session, oldest first."""
+        return self._portal.run(self._it.checkpoints())
+
+    def restore(
+        self,
+        checkpoint: str | None = None,
+        *,
+        fallback: bool | None = None,
+        hold: float | None = None,
+    ) -> Restored:
+        """Brings the ended session back, from a checkpoint or from its newest.
+
+        If that fails, it comes back without its memory, and the result says so; `fallback=False`
+        raises `Impossible` instead.
+        """
+        return self._portal.run(self._it.restore(checkpoint, fallback=fallback, hold=hold))
+
+    def can_fork(self, n: int = 1) -> Preflight:
+        """Whether `fork` is possible, and what the branches would lack; nothing stops."""
+        return self._portal.run(self._it.can_fork(n))
+
+    def fork(
+        self,
+        n: int = 1,
+        *,
+        name: str | None = None,
+        once: str | None = None,
+        hold: float | None = None,
+        on_held: OnHeld | None = None,
+    ) -> Forked:
+        """Makes live branches of the session, which goes on: each branch is a session.
+
+        `name`: of a single branch; several are NAME-1, NAME-2 and so on.
+        """
+        return self._portal.run(self._it.fork(n, name=name, once=once, hold=hold, on_held=on_held))
+
+    def branches(self) -> list[Branch]:
+        """The branches that began with this session; of a branch, those of its fork."""
+        return self._portal.run(self._it.branches())
+
+    def diff(
+        self, path: str | None = None, *, every: bool = False, texts: bool = True
+    ) -> Difference:
+        """The changes of this branch since the fork. `every`: home, /tmp and /run too."""
+        return self._portal.run(self._it.diff(path, every=every, texts=texts))
+
+    def keep(
+        self,
+        *,
+        take: Sequence[str] = (),
+        leave: Sequence[str] = (),
+        others: bool = False,
+        check: bool = False,
+        hold: float | None = None,
+        on_held: OnHeld | None = None,
+    ) -> Kept:
+        """Commits the files of this branch to its parent's directories; discards the others.
+
+        With conflicts nothing is written, and `done` is False: `take` the file of the branch, or
+        `leave` the file as it is. `others`: does not discard them. `check`: writes nothing.
+        """
+        return self._portal.run(
+            self._it.keep(
+                take=take, leave=leave, others=others, check=check, hold=hold, on_held=on_held
+            )
+        )
+
+    def discard(self, *, hold: float | None = None, on_held: OnHeld | None = None) -> Left:
+        """Ends this branch and removes its files; gives what left it."""
+        return self._portal.run(self._it.discard(hold=hold, on_held=on_held))
+
+    def reap(self, choice: Literal["default", "never", "evict", "end"]) -> None:
+        """Chooses what the reaper may do with the session when it is idle."""
+        self._portal.run(self._it.reap(choice))
+
     def rename(self, name: str) -> None:
         """Gives the session a new name; the id stays."""
         self._portal.run(self._it.rename(name))
@@ -717,6 +811,17 @@ class Machines:
     def list(self) -> builtins.list[Machine]:
         """Every known machine; `presence` says whether the machine has answered just now."""
         return self._portal.run(self._it.list())
+
+    def drain(self, machine: str = HERE, *, notice: int = 60) -> Drained:
+        """Saves every session within `notice` seconds; new sessions are refused from now on.
+
+        `session.run` and the like bring a saved session back after `cancel_drain`.
+        """
+        return self._portal.run(self._it.drain(machine, notice=notice))
+
+    def cancel_drain(self, machine: str = HERE) -> None:
+        """Ends a drain, also a complete one: new sessions are admitted again."""
+        self._portal.run(self._it.cancel_drain(machine))
 
     def known(self) -> builtins.list[Machine]:
         """Every known machine, without a request: `presence` is `unknown`."""

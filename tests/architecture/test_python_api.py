@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 import holdfast
 import holdfast.sync
 from holdfast.model import errors
-from holdfast.sdk import observed, results
+from holdfast.sdk import branches, drained, observed, results
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs/reference/python.md").read_text()
@@ -42,7 +42,7 @@ PLACES = {
 SECTIONS = {section for section, _ in PLACES.values()}
 RESULTS = {
     name: kind
-    for module in (results, observed)
+    for module in (results, observed, branches, drained)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and kind.__module__ == module.__name__
 }

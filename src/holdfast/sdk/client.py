@@ -19,6 +19,7 @@ from holdfast.client.identity import operator_name
 from holdfast.client.link import Link
 from holdfast.home import Home, machines
 from holdfast.model.errors import HoldfastError, NotAllowed, NotFound
+from holdfast.sdk.drained import Drained
 from holdfast.sdk.observed import Event
 from holdfast.sdk.operators import Operators
 from holdfast.sdk.recovery import advice, for_programs
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 HERE: Final = ""  # the name of this machine
+DRAIN_GRACE_S: Final = 30.0  # beyond the notice: for the answer
 EVENT_KEYS: Final = ("number", "time", "session", "event")  # before the facts
 
 
@@ -301,6 +303,18 @@ class Machines:
             else replace(one, why=silent.get(one.name, ""))
             for one in await self.known()
         ]
+
+    async def drain(self, machine: str = HERE, *, notice: int = 60) -> Drained:
+        """Saves every session within `notice` seconds; new sessions are refused from now on.
+
+        `session.run` and the like bring a saved session back after `cancel_drain`.
+        """
+        engine = self._client.engine(machine)
+        return read(Drained, await engine.ask("drain", notice + DRAIN_GRACE_S, notice=notice))
+
+    async def cancel_drain(self, machine: str = HERE) -> None:
+        """Ends a drain, also a complete one: new sessions are admitted again."""
+        await self._client.engine(machine).ask("drain", cancel=True)
 
     async def known(self) -> builtins.list[Machine]:
         """Every known machine, without a request: `presence` is `unknown`."""

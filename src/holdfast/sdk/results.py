@@ -260,6 +260,85 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A session that was saved to disk.
+
+    `ended`: its processes ended with the checkpoint. `losses`: what a restored session will lack.
+    `written`: files that were open for writing and were copied. `frozen_ms`: how long the
+    processes stood still. `bytes`: before packing; `stored`: on the disk; `added`: of these, bytes
+    that no earlier checkpoint had.
+    """
+
+    checkpoint: str
+    id: str
+    name: str
+    epoch: int
+    at: float
+    by: str = ""
+    ended: bool = False
+    bytes: int = 0
+    offset: int = 0
+    act: int = 0
+    losses: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+    frozen_ms: float = 0.0
+    took_ms: float = 0.0
+    stored: int = 0
+    added: int = 0
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """Whether a session can be saved. `blockers` and `losses` are sentences for a person.
+
+    `bytes` and `seconds`: the expected size and time.
+    """
+
+    possible: bool
+    blockers: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LostConnection:
+    """A TCP connection that did not survive. `unacked`: bytes without an answer of the peer."""
+
+    local: str
+    remote: str
+    pid: int
+    program: str
+    actor: str
+    act: str | None = None
+    unacked: int = 0
+    protocol: str = "tcp"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A new incarnation of a saved session. `at`: the moment that its memory is from.
+
+    `replaced`: files that have their saved content again; `kept`: an archive of the newer content.
+    `connections`: those that did not survive. `re_established`: only if the memory is lost; then
+    it has the facts of the event `session.re_established`.
+    """
+
+    id: str
+    name: str
+    checkpoint: str | None
+    epoch: int
+    at: float | None = None
+    pid: int | None = None
+    replaced: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+    connections: tuple[LostConnection, ...] = ()
+    kept: str | None = None
+    re_established: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Resolved:
     """The present meaning of a reference: `live`, `ended` with a code, or not known any more."""
 
@@ -434,7 +513,7 @@ def on_question(on_held: OnHeld | None) -> Callable[[Mapping[str, Any]], None]:
     return held
 
 
-def given(**fields: str | None) -> dict[str, Any]:
+def given(**fields: str | bool | None) -> dict[str, Any]:
     """The fields that have a value; an older host does not know all of them."""
     return {name: value for name, value in fields.items() if value is not None}
 

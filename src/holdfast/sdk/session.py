@@ -8,18 +8,22 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from holdfast.client.engine.engine import Engine
-from holdfast.client.engine.parts import Data, Event, Gap
+from holdfast.client.engine.parts import Data, Event, Gap, Reply
 from holdfast.core.session.graph_news import GraphNews
-from holdfast.model.errors import Busy, NotFound, Refused, TimedOut, TurnHeld, Unfinished
+from holdfast.model.errors import Busy, NotFound, PeerFault, Refused, TimedOut, TurnHeld, Unfinished
 from holdfast.sdk.attach import Attachment
+from holdfast.sdk.branches import Branch, Difference, Forked, Kept, Left
 from holdfast.sdk.files import Files
 from holdfast.sdk.forward import Forward
 from holdfast.sdk.observed import Change, Entry, Graph
 from holdfast.sdk.results import (
+    Checkpoint,
     Chunk,
     Ended,
     Halted,
     OnHeld,
+    Preflight,
+    Restored,
     RunResult,
     Screen,
     Seized,
@@ -28,6 +32,7 @@ from holdfast.sdk.results import (
     TurnState,
     Waited,
     given,
+    on_question,
     read,
 )
 from holdfast.sdk.running import Running, began
@@ -210,6 +215,119 @@ class Session:
     async def _halting(self, op: str, operator: str | None) -> Halted:
         more: dict[str, Any] = {} if operator is None else {"operator": operator}
         return read(Halted, await self._engine.ask(op, session=self.id, **more))
+
+    async def preflight(self) -> Preflight:
+        """What `checkpoint` would save and lose; nothing stops."""
+        body = await self._engine.ask("checkpoint", session=self.id, stop=False, check=True)
+        return read(Preflight, body["found"])
+
+    async def checkpoint(self, *, stop: bool = False, hold: float | None = None) -> Checkpoint:
+        """Saves the session with its processes to disk; the session goes on.
+
+        `stop`: the processes end once they are saved. Raises `Impossible` with the reasons if the
+        session cannot be saved.
+        """
+        body = await self._engine.ask(
+            "checkpoint", None, session=self.id, stop=stop, check=False, hold=hold
+        )
+        return read(Checkpoint, body["saved"])
+
+    async def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints of the session, oldest first."""
+        body = await self._engine.ask("checkpoints", session=self.id)
+        return [read(Checkpoint, one) for one in body["checkpoints"]]
+
+    async def restore(
+        self,
+        checkpoint: str | None = None,
+        *,
+        fallback: bool | None = None,
+        hold: float | None = None,
+    ) -> Restored:
+        """Brings the ended session back, from a checkpoint or from its newest.
+
+        If that fails, it comes back without its memory, and the result says so; `fallback=False`
+        raises `Impossible` instead.
+        """
+        more = given(checkpoint=checkpoint, fallback=fallback)
+        body = await self._engine.ask("restore", None, session=self.id, hold=hold, **more)
+        await self.info()
+        return read(Restored, body)
+
+    async def can_fork(self, n: int = 1) -> Preflight:
+        """Whether `fork` is possible, and what the branches would lack; nothing stops."""
+        body = await self._engine.ask("fork", session=self.id, n=n, check=True)
+        return read(Preflight, body["found"])
+
+    async def fork(
+        self,
+        n: int = 1,
+        *,
+        name: str | None = None,
+        once: str | None = None,
+        hold: float | None = None,
+        on_held: OnHeld | None = None,
+    ) -> Forked:
+        """Makes live branches of the session, which goes on: each branch is a session.
+
+        `name`: of a single branch; several are NAME-1, NAME-2 and so on.
+        """
+        more = given(name=name, once=once)
+        body = await self._asked("fork", on_held, n=n, check=False, hold=hold, **more)
+        return read(Forked, body)
+
+    async def branches(self) -> list[Branch]:
+        """The branches that began with this session; of a branch, those of its fork."""
+        body = await self._engine.ask("branches", session=self.id)
+        return [read(Branch, one) for one in body["branches"]]
+
+    async def diff(
+        self, path: str | None = None, *, every: bool = False, texts: bool = True
+    ) -> Difference:
+        """The changes of this branch since the fork. `every`: home, /tmp and /run too."""
+        more = given(path=path)
+        body = await self._engine.ask("diff", session=self.id, every=every, texts=texts, **more)
+        return read(Difference, body)
+
+    async def keep(
+        self,
+        *,
+        take: Sequence[str] = (),
+        leave: Sequence[str] = (),
+        others: bool = False,
+        check: bool = False,
+        hold: float | None = None,
+        on_held: OnHeld | None = None,
+    ) -> Kept:
+        """Commits the files of this branch to its parent's directories; discards the others.
+
+        With conflicts nothing is written, and `done` is False: `take` the file of the branch, or
+        `leave` the file as it is. `others`: does not discard them. `check`: writes nothing.
+        """
+        decided = {"take": [*take], "leave": [*leave], "others": others, "check": check}
+        body = await self._asked("keep", on_held, hold=hold, **decided)
+        return read(Kept, body)
+
+    async def discard(self, *, hold: float | None = None, on_held: OnHeld | None = None) -> Left:
+        """Ends this branch and removes its files; gives what left it."""
+        body = await self._asked("discard", on_held, hold=hold)
+        return read(Left, body["left"])
+
+    async def _asked(self, op: str, on_held: OnHeld | None, **fields: Any) -> dict[str, Any]:
+        """The reply to an act that may have to wait for an approval."""
+        held = on_question(on_held)
+        asked = self._engine.stream(op, None, session=self.id, **fields)
+        async with contextlib.aclosing(asked) as parts:
+            async for part in parts:
+                if isinstance(part, Event) and part.name == "held":
+                    held(part.body)
+                if isinstance(part, Reply):
+                    return part.body
+        raise PeerFault("an answer without a reply")
+
+    async def reap(self, choice: Literal["default", "never", "evict", "end"]) -> None:
+        """Chooses what the reaper may do with the session when it is idle."""
+        await self._engine.ask("reap", session=self.id, choice=choice)
 
     async def rename(self, name: str) -> None:
         """Gives the session a new name; the id stays."""

@@ -17,15 +17,16 @@ from holdfast.model import errors
 from holdfast.model.advice import COMMAND
 from tests.support.commands.http_client import OPERATOR, Server, make_token, start
 from tests.support.installation import Installation, eventually
+from tests.support.recovery.checkpoint import criu
 
 
 @pytest.fixture(scope="module")
 def server(hf: Installation) -> Iterator[Server]:
     hf.ready("work")
     hf.ready("other")
-    hf.people(OPERATOR, rights="execute,halt,end,turn.seize", kind="service")
+    hf.people(OPERATOR, rights="execute,halt,end,turn.seize,checkpoint", kind="service")
     made = start(hf)
-    made.token = make_token(hf, "all", "--rights", "execute,halt,end,turn.seize")
+    made.token = make_token(hf, "all", "--rights", "execute,halt,end,turn.seize,checkpoint")
     yield made
     made.process.send_signal(signal.SIGTERM)
     assert made.process.wait(60) in (0, -signal.SIGTERM)
@@ -130,6 +131,30 @@ def test_t3_a_long_command_has_a_reference_to_poll(server: Server, hf: Installat
     server.ask("wait", session="work", for_="idle")
     told = server.ask(answer.headers["location"]).json
     assert told["exit_code"] == 4, told
+
+
+def test_r2_a_service_saves_a_session_and_restores_it(server: Server, hf: Installation) -> None:
+    criu()
+    hf.ready("http-saved", "--contained")
+    run(server, "X=kept", "http-saved")
+    found = server.ask("checkpoint", {"session": "http-saved", "check": True})
+    assert found.status == 200 and found.json["found"]["possible"], found
+    saved = server.ask("checkpoint", {"session": "http-saved"})
+    assert saved.status == 200 and not saved.json["saved"]["ended"], saved
+    (listed,) = server.ask("checkpoints", session="http-saved").json["checkpoints"]
+    assert listed["checkpoint"] == saved.json["saved"]["checkpoint"]
+    stopped = server.ask("checkpoint", {"session": "http-saved", "stop": True})
+    assert stopped.status == 200 and stopped.json["saved"]["ended"], stopped
+    gone = server.ask("run", {"session": "http-saved", "text": "true"})
+    assert gone.error == "saved" and not COMMAND.search(gone.json["error"]["recover"]), gone
+    key = {"Idempotency-Key": "restore-1"}
+    held = server.ask("restore", {"session": "http-saved"}, headers=key)
+    assert held.status == 202, "people are asked"
+    (waiting,) = json.loads(hf.quick("approvals", "--json"))
+    hf.quick("approve", waiting["id"], "--yes", "--binding", waiting["binding"])
+    back = server.ask("restore", {"session": "http-saved"}, headers=key)
+    assert back.status == 200 and back.json["epoch"] == 2, back
+    assert run(server, "echo $X", "http-saved")["text"] == "kept\n"
 
 
 # ------------------------------------------------------------ streams

@@ -13,6 +13,7 @@ ADVICE: Final = {  # an error without a row has the advice of the error above it
     "usage": "GET /openapi.json has the fields of each request",
     "ambiguous": "give the whole id",
     "not_found": "GET /v1/ls?all=true lists the sessions",
+    "saved": "POST /v1/restore brings the session back",
     "refused": "the message has the reason; GET /v1/get shows the session as it is",
     "not_allowed": TOKENS,
     "turn_held": "POST /v1/turn with act request asks its holder, POST /v1/seize takes it",

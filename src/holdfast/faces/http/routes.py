@@ -43,6 +43,14 @@ SERVED: Final = (
     "rename",
     "end",
     "forget",
+    "checkpoint",
+    "checkpoints",
+    "restore",
+    "fork",
+    "branches",
+    "diff",
+    "keep",
+    "discard",
 )
 # The right for an operation whose handler decides; an empty right means every valid token.
 NEEDS: Final = {
@@ -52,6 +60,8 @@ NEEDS: Final = {
     "log": "log",
     "attention": "observe",
     "approvals": "observe",
+    "checkpoints": "observe",
+    "branches": "observe",
 }
 TURN_NEEDS: Final = {"show": "observe", "request": "turn.request", "release": "turn.request"}
 # Operations without a field `session` that a token of one session may use: the server narrows them.
