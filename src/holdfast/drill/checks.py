@@ -15,6 +15,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.drill.agent import Agent
+from holdfast.drill.branches import forked
+from holdfast.drill.connections import connection_reset
+from holdfast.drill.elsewhere import fenced, moved, restored, taken_over
+from holdfast.drill.idle import drained, reaped
 from holdfast.drill.losses import client_killed, host_killed, input_once, keeper_killed, power_cut
 from holdfast.drill.stage import FIRST, SOON_S, Broken, NotHere, Stage, expect, refuses
 from holdfast.home import programs
@@ -392,7 +396,10 @@ async def _not(found: Callable[[], Awaitable[Json]], name: str) -> bool:
 
 
 KILLS: Final = "it kills the host"
+DRAINS: Final = "it saves and ends all sessions"
 ADMITS: Final = "it admits and revokes operators"
+SECOND: Final = "it needs a second home, which may take over sessions"
+STOPS: Final = "it stops the host for seconds"
 POLICY: Final = "it breaks the policy for a moment"
 CHECKS: Final = (
     Check("S3", "mode 1", "a client is killed", client_killed),
@@ -427,16 +434,21 @@ CHECKS: Final = (
     Check("P3", "mode 8", "a poisoned PATH names its author", poisoned, ADMITS),
     Check("P4", "gate", "a policy that fails refuses", fails_closed, POLICY),
     Check("T4", "containment", "code in a contained session sees no keys", contained),
-    Check("S9", "mode 2", "the loss of a keeper is reported", keeper_killed),
+    Check(
+        "S9",
+        "mode 2",
+        "the loss of a keeper is reported, and the session comes back",
+        keeper_killed,
+    ),
+    Check("R4", "mode 3", "a dropped external connection is an event", connection_reset),
+    Check("R5", "mode 4", "a session is forked; one branch is kept", forked),
     Check(
         "R1", "mode 2, mode 5", "a session comes back after keeper and host died", power_cut, KILLS
     ),
-)
-NOT_BUILT: Final = (
-    ("R2", "mode 2", "a session returns on another machine"),
-    ("R3", "mode 2", "at most one incarnation of a session can be attached"),
-    ("R4", "mode 3", "a dropped external connection is an event"),
-    ("R5", "mode 4", "a session is forked"),
-    ("R8", "mode 9", "an abandoned session is reclaimed"),
-    ("R9", "mode 2", "a machine that drains moves its sessions"),
+    Check("R8", "mode 9", "an idle session leaves the memory and comes back", reaped, KILLS),
+    Check("R9", "mode 2", "a drained machine has its sessions on the disk", drained, DRAINS),
+    Check("R2", "mode 2", "a saved session comes back with its programs", restored),
+    Check("R2", "mode 2", "a session goes on in a second home", moved, SECOND),
+    Check("R3", "mode 2", "without a renewal a re-homable session freezes", fenced, STOPS),
+    Check("R3", "mode 2", "a takeover waits, and the old incarnation ends", taken_over, SECOND),
 )

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Final, Literal
 
-from holdfast.drill.checks import CHECKS, NOT_BUILT, Check
+from holdfast.drill.checks import CHECKS, Check
 from holdfast.drill.stage import Broken, NotHere, Stage
 from holdfast.model.errors import HoldfastError, Usage
 
-Verdict = Literal["held", "broken", "not_built", "not_live", "not_here"]
+Verdict = Literal["held", "broken", "not_live", "not_here"]
 CHECK_S: Final = 120.0  # for a check, however slow the machine is
 
 
@@ -26,33 +26,27 @@ class Result:
     seconds: float = 0.0
 
 
-def chosen(wanted: Sequence[str]) -> tuple[list[Check], list[Result]]:
-    """The checks whose clause, mode or function is named, and the promises not built; all if none.
+def chosen(wanted: Sequence[str]) -> list[Check]:
+    """The checks whose clause, mode or function is named; all if none.
 
-    Raises Usage if a word names neither.
+    Raises Usage if a word names no check.
     """
-    found = [
+    known = {word for check in CHECKS for word in (*check[:2], check.run.__name__)}
+    if unknown := set(wanted) - known:
+        clauses = sorted({check.clause for check in CHECKS})
+        raise Usage(f"no check for {' '.join(sorted(unknown))}", f"clauses: {', '.join(clauses)}")
+    return [
         check
         for check in CHECKS
         if not wanted or {check.clause, check.mode, check.run.__name__} & set(wanted)
     ]
-    missing = [one for one in NOT_BUILT if not wanted or set(one[:2]) & set(wanted)]
-    known = {word for check in CHECKS for word in (*check[:2], check.run.__name__)}
-    if unknown := set(wanted) - known - {word for one in NOT_BUILT for word in one[:2]}:
-        clauses = sorted({one[0] for one in (*CHECKS, *NOT_BUILT)})
-        raise Usage(f"no check for {' '.join(sorted(unknown))}", f"clauses: {', '.join(clauses)}")
-    return found, [Result(*one, "not_built", "") for one in missing]
 
 
 async def drill(
     wanted: Sequence[str], told: Callable[[Result], None], live: bool = False
 ) -> list[Result]:
     """Runs the chosen checks on one throw-away installation, or on the real one (`live`)."""
-    checks, missing = chosen(wanted)
-    results = await _run(checks, told, live) if checks else []
-    for one in missing:
-        told(one)
-    return results + missing
+    return await _run(chosen(wanted), told, live)
 
 
 async def _run(checks: Sequence[Check], told: Callable[[Result], None], live: bool) -> list[Result]:
@@ -118,7 +112,7 @@ table {{ border-collapse: collapse; width: 100% }}
 td, th {{ border-bottom: 1px solid #ddd; padding: .4rem .6rem; text-align: left }}
 .held td:nth-child(4) {{ color: #06762f }}
 .broken td:nth-child(4) {{ color: #b3001b; font-weight: bold }}
-.not_built, .not_live, .not_here {{ color: #777 }}
+.not_live, .not_here {{ color: #777 }}
 </style>
 <h1>holdfast drill</h1>
 <table><tr><th>clause<th>promise<th>mode<th>verdict<th>seconds<th>evidence

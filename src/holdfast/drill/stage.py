@@ -33,8 +33,10 @@ T = TypeVar("T")
 SOON_S: Final = 30.0  # for a signature to appear; milliseconds on a quiet machine
 POLL_S: Final = 0.02
 PIECE_BYTES: Final = 1 << 16
-CONFIG: Final = "[relay]\nstart = false\n[turn]\nidle_s = 600\n[session]\nring_bytes = 1048576\n"
-INHERITED: Final = ("PATH", "LANG", "PYTHONPATH")  # variables of the caller
+LEASE_TERM_S: Final = 8.0  # longer than a takeover takes that does not wait
+LEASE_DRIFT: Final = 0.25
+CONFIG: Final = "[turn]\nidle_s = 600\n[session]\nring_bytes = 1048576\n"
+INHERITED: Final = ("PATH", "LANG", "PYTHONPATH", "HOLDFAST_CRIU")  # variables of the caller
 FIRST: Final = "ann"  # the first operator of the installation
 
 
@@ -73,9 +75,6 @@ async def refuses(act: Awaitable[object], kind: type[HoldfastError], otherwise: 
     raise Broken(otherwise)
 
 
-# Why a check is not for a real installation.
-
-
 class Stage:
     def __init__(self, live: bool = False) -> None:
         self.live = live
@@ -88,24 +87,28 @@ class Stage:
             self.home = Path(homes.resolve(os.environ).state)
             self.first = os.environ.get("HOLDFAST_AS") or getpass.getuser()
         else:
-            self.home.mkdir(mode=0o700)
-            (self.home / "config.toml").write_text(CONFIG)
+            self.prepare(self.home, "start = false")
         self.environ = {
-            **{
-                name: os.environ[name]
-                for name in ("PATH", "LANG", "PYTHONPATH")
-                if name in os.environ
-            },
+            **{name: os.environ[name] for name in INHERITED if name in os.environ},
             "HOLDFAST_HOME": str(self.home),
             "HOLDFAST_AS": self.first,
             "HOME": str(self.account),
             "SHELL": "/bin/bash",
             "TERM": "xterm-256color",
         }
+        self.homes = [self.home]  # of the throw-away installations
         self._clients: dict[tuple[str, str], Client] = {}  # by operator and home
         self._terminals: list[subprocess.Popen[bytes]] = []
         self._sessions: list[Session] = []
+        self._branches: list[Session] = []
         self._run, self._count = f"drill-{os.urandom(3).hex()}", 0
+
+    def prepare(self, home: Path, relay: str, more: str = "") -> None:
+        """Write the configuration; all homes of a drill share one store of leases."""
+        home.mkdir(mode=0o700, exist_ok=True)
+        lease = f'term_s = {LEASE_TERM_S}\ndrift = {LEASE_DRIFT}\npath = "{self.base}/leases.db"'
+        text = f"[relay]\n{relay}\n[lease]\n{lease}\n{CONFIG}{more}"
+        (home / "config.toml").write_text(text)
 
     # ------------------------------------------------------------ operators and sessions
 
@@ -142,6 +145,12 @@ class Stage:
         await session.wait("idle", timeout=SOON_S)
         return session
 
+    async def branch(self, word: str) -> Session:
+        """A branch of a session of this drill; the end of the drill discards the branch."""
+        branch = await self.client().sessions.get(word)
+        self._branches.append(branch)
+        return branch
+
     def workspace(self) -> Path:
         place = self.base / f"work-{self._count}"
         place.mkdir(exist_ok=True)
@@ -153,21 +162,35 @@ class Stage:
         await self.command("grant", name, "--rights", rights)
         return self.client(name)
 
-    async def command(self, *words: str, code: int = 0) -> str:
+    async def command(self, *words: str, code: int = 0, home: Path | None = None) -> str:
         """A command of the command line; `code` is the expected exit code."""
+        found, out, err = await self.attempt(*words, home=home)
+        if found != code:
+            said = (err or out).strip()[:200]
+            raise Broken(f"`{' '.join(words[:3])}` ended with {found}: {said}")
+        return out
+
+    async def attempt(self, *words: str, home: Path | None = None) -> tuple[int, str, str]:
+        """A command with its exit code, output and errors."""
         process = await asyncio.create_subprocess_exec(
             *programs.module("holdfast", *words),
-            env=self.environ,
+            env=self.environ | self._at(home),
             cwd=self.base,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
         out, err = await process.communicate()
-        if process.returncode != code:
-            said = (err or out).decode("utf-8", "replace").strip()[:200]
-            raise Broken(f"`{' '.join(words[:3])}` ended with {process.returncode}: {said}")
-        return out.decode("utf-8", "replace")
+        assert process.returncode is not None
+        return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+
+    def _at(self, home: Path | None) -> dict[str, str]:
+        """Variables for another home: its host has the account directory of the first host."""
+        if home is None:
+            return {}
+        first = _variables(Path(f"/proc/{self._host_pid()}"))
+        own = next((one for one in first if one.startswith(b"HOME=")), b"HOME=/")
+        return {"HOME": os.fsdecode(own[5:]), "HOLDFAST_HOME": str(home)}
 
     def attach(self, session: Session, *words: str) -> Terminal:
         """`holdfast attach` on a new terminal."""
@@ -213,6 +236,9 @@ class Stage:
         await self.until(grown, f"{name} above {before:g}")
 
     async def host_pid(self) -> int:
+        return self._host_pid()
+
+    def _host_pid(self) -> int:
         return int((self.home / "run/host.lock").read_text())
 
     async def kill_host(self) -> int:
@@ -235,15 +261,20 @@ class Stage:
         for process in self._terminals:
             process.kill()
             process.wait()
+        for branch in self._branches:
+            with contextlib.suppress(Exception):
+                await branch.discard()
         for one in self._sessions:
             with contextlib.suppress(Exception):
                 await one.end()
-        with contextlib.suppress(Exception):
-            if self.live:
-                for one in self._sessions:
+        if self.live:
+            for one in (*self._branches, *self._sessions):  # those that are left
+                with contextlib.suppress(Exception):
                     await self.command("forget", one.id)
-            else:
-                await self.command("down")
+        else:
+            for home in self.homes:
+                with contextlib.suppress(Exception):
+                    await self.command("down", home=home)
         await asyncio.gather(
             *(client.close() for client in self._clients.values()), return_exceptions=True
         )
@@ -252,10 +283,10 @@ class Stage:
     def _remove(self) -> None:
         if self.live:
             return shutil.rmtree(self.base, ignore_errors=True)
-        mark = f"HOLDFAST_HOME={self.home}".encode()
+        marks = {f"HOLDFAST_HOME={home}".encode() for home in self.homes}
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
-                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                if entry.name.isdigit() and marks & _variables(entry):
                     os.kill(int(entry.name), signal.SIGKILL)
         shutil.rmtree(self.base, ignore_errors=True)
 
@@ -301,6 +332,10 @@ class LossyLine:
                     return
                 writer.write(data)
                 await writer.drain()
+
+
+def _variables(process: Path) -> set[bytes]:
+    return set((process / "environ").read_bytes().split(b"\0"))
 
 
 def _discard(fd: int) -> None:

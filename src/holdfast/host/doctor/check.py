@@ -27,6 +27,7 @@ class Surroundings:
     uid: int
     tag: str  # unique to this run: part of every name that a check creates in a shared place
     criu: str = ""  # the value of HOLDFAST_CRIU
+    config: str = ""  # the configuration file; empty: in the home
 
 
 @dataclass(frozen=True, slots=True)

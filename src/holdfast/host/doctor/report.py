@@ -49,7 +49,10 @@ class Finding:
 
 
 def run_doctor(
-    home: Path | None, checks: Sequence[Check | Derived] = CHECKS, criu: str = ""
+    home: Path | None,
+    checks: Sequence[Check | Derived] = CHECKS,
+    criu: str = "",
+    config: str = "",
 ) -> list[Finding]:
     """Runs every check once, in the order of `checks`. Leaves no traces, never raises."""
     surroundings = Surroundings(
@@ -57,6 +60,7 @@ def run_doctor(
         os.getuid(),
         f"holdfast-doctor-{os.getpid()}-{secrets.token_hex(4)}",
         criu,
+        config,
     )
     trials = [_start(check, surroundings) for check in checks if isinstance(check, Check)]
     outcomes = {trial.check.id: _collect(trial, surroundings) for trial in trials}
