@@ -187,10 +187,13 @@ def test_only_the_relay_listens_on_the_network() -> None:
     words_only = {
         "core/systemd_units.py",  # the rights of a unit
         "host/processes/sockets.py",  # sockets of other programs
+        "host/connections/tables.py",  # likewise
+        "keeper/outside.py",  # ends connections, by netlink
         "host/processes/process_events.py",  # reports of the kernel
         "host/doctor/gates.py",  # whether a filter can be installed
         "keeper/contain.py",  # starts the loopback interface of a network namespace
         "wire/exec_filter.py",  # families of sockets that sessions may open
+        "host/residency/activity.py",  # asks the kernel for sockets of other programs
         "transport/websocket.py",  # whether an address still belongs to this machine
     }
     words_only |= {"host/requests/ports/forward.py"}  # connects to servers of a session
@@ -198,6 +201,7 @@ def test_only_the_relay_listens_on_the_network() -> None:
     # Off by default, and refused elsewhere: tests/e2e/record/test_telemetry.py, and
     # tests/e2e/sdk/test_forward.py for the address that a user asks for
     loopback = {"host/telemetry/exporters.py", "client/engine/forward.py"}
+    loopback |= {"drill/connections.py"}  # for the moment of a drill
     loopback |= {"faces/http/server.py"}  # elsewhere only with TLS: tests/faces/test_http.py
     assert {name for name in at if not name.startswith("relay/")} <= words_only | loopback, at
     assert at & {"relay/server.py"}
@@ -222,7 +226,8 @@ def test_rarely_needed_libraries_are_extras() -> None:
     lines = text.partition("dependencies = [\n")[2].partition("\n]")[0].splitlines()
     for reason, line in zip(lines[::2], lines[1::2], strict=True):
         assert re.fullmatch(r"  # \w.*\.", reason), f"a reason above {line}"
-        bound = r'  "[\w-]+>=[\d.]+(,<\d[\d.]*)?(; sys_platform == .linux.)?",'
+        only = "(; sys_platform == .linux.( and python_version < .3.14.)?)?"
+        bound = rf'  "[\w.-]+>=[\d.]+(,<\d[\d.]*)?{only}",'
         assert re.fullmatch(bound, line), f"a lower bound: {line}"
 
 
@@ -237,7 +242,7 @@ def test_the_lowest_releases_are_those_that_are_installed_to_be_tested() -> None
         *extras["grpc"],
         *extras["http"],
     ]
-    bounds = dict(re.findall(r"^([\w-]+)>=([\d.]+)", one)[0] for one in stated)
+    bounds = dict(re.findall(r"^([\w.-]+)>=([\d.]+)", one)[0] for one in stated)
     pins = dict(
         line.split("==")
         for line in (ROOT / "scripts/lowest.txt").read_text().splitlines()

@@ -401,7 +401,8 @@ class Installation:
     def _running(self) -> list[dict[str, Any]]:
         self.attempt("up", "--detach")
         result = self.attempt("ls", "--json")
-        return result.json if result.rc == 0 else []
+        found: list[dict[str, Any]] = result.json if result.rc == 0 else []
+        return [one for one in found if one["state"] != "ended"]
 
 
 class Gate:

@@ -36,7 +36,7 @@ async def engine(path: Path) -> AsyncIterator[Engine]:
     homes.prepare(home)
     made = Engine(home, Settings.load(home), Store(home.database))
     made.store.start()
-    await made.begin()
+    await made.rediscovery.begin()
     await made.adoptions.all()
     try:
         yield made

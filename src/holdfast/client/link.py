@@ -445,6 +445,9 @@ class Link:
             except Stale as e:
                 one.stale(e)
                 del self.acting.targets[where]
+            except HoldfastError as e:
+                self.acting.refused(where, e)
+                raise
             else:
                 target.acknowledged(answer)
                 self.keep_receipt(answer.get("recorded"))

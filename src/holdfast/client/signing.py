@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.core.record.uncovered import Range
     from holdfast.home.keys import Identity
+    from holdfast.model.errors import HoldfastError
     from holdfast.model.jsontext import Json
 
 
@@ -29,9 +30,10 @@ class SigningTarget:
         self.session, self.epoch, self.seen = session, epoch, seen
 
     def acknowledged(self, answer: Json) -> None:
-        """Remember the newest record entry that the host reported."""
+        """Remember the newest record entry that the host reported, and a new incarnation."""
         if isinstance(recorded := answer.get("recorded"), dict):
             self.seen = str(recorded["hash"])
+        self.epoch = int(answer.get("epoch", self.epoch))
 
 
 class Acting:
@@ -52,6 +54,14 @@ class Acting:
             str(target["id"]), int(target["epoch"]), target.get("seen")
         )
         return known
+
+    def refused(self, name: str, error: HoldfastError) -> None:
+        """Forget a session whose incarnation has changed.
+
+        The caller is told that the act was refused. The next act is for the new incarnation.
+        """
+        if "epoch" in error.facts:
+            self.targets.pop(name, None)
 
     def sign(self, op: str, fields: Json, target: SigningTarget) -> None:
         """Make a request a signed act, which names the session by id."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core.originators.originators import in_words
 from holdfast.core.record import acts
+from holdfast.core.session.connections import words
 from holdfast.model.printable import printable
 
 if TYPE_CHECKING:
@@ -214,6 +215,11 @@ def _what(e: Json) -> str:
         )
     if e["kind"] == "redact" and "seqs" in e["facts"]:
         return f"the content of {', '.join(map(str, e['facts']['seqs']))}"
+    if e["kind"] == "connections" and isinstance(e["facts"].get("lost"), list):
+        facts = e["facts"]
+        return printable(
+            f"did not survive the {facts.get('closed_by')}: {words(facts['lost'], facts['more'])}"
+        )
     if e["kind"] == "effects":
         return f"of act {e['act']}"
     if e["kind"] == "exit":

@@ -11,8 +11,19 @@ from holdfast.home import Home
 from holdfast.model.contained import AUTO, DOORS, NETWORKS, TOOL_FILE_MODES, port
 from holdfast.model.errors import Usage
 from holdfast.model.limits import (
+    CHECKPOINT_BYTES,
+    CHECKPOINT_BYTES_MAX,
+    CHECKPOINTS_KEPT,
+    CHECKPOINTS_KEPT_MAX,
+    CONNECTION_SILENT_S,
+    COPIES_BYTES,
     ENDED_KEPT_S,
     HOST_AWAY_S,
+    LEASE_DRIFT,
+    LEASE_DRIFT_MIN,
+    LEASE_TERM_MAX_S,
+    LEASE_TERM_MIN_S,
+    LEASE_TERM_S,
     PACE_WINDOW_S,
     RING_BYTES,
     RING_BYTES_MAX,
@@ -75,6 +86,16 @@ def _size(text: str) -> str:
         sizes.read(text, 1 << 40)
     except ValueError as e:
         return "" if text == "none" else f"is wrong: {e}, or none"
+    return ""
+
+
+def _length(text: str) -> str:
+    from holdfast.model import durations
+
+    try:
+        durations.read(text)
+    except ValueError as e:
+        return "" if text == "never" else f"is wrong: {e}, or never"
     return ""
 
 
@@ -175,6 +196,27 @@ OPTIONS = (
         ),
     ),
     Option(
+        "checkpoint.keep",
+        CHECKPOINTS_KEPT,
+        "newest checkpoints of a session that are kept",
+        1,
+        CHECKPOINTS_KEPT_MAX,
+    ),
+    Option(
+        "checkpoint.disk_bytes",
+        CHECKPOINT_BYTES,
+        "most bytes of all checkpoints on the disk; the newest of each session is kept in any case",
+        0,
+        CHECKPOINT_BYTES_MAX,
+    ),
+    Option(
+        "recovery.copies_bytes",
+        COPIES_BYTES,
+        "what copies of sessions of other machines may take on the disk in all; 0: none is kept",
+        0,
+        1 << 50,
+    ),
+    Option(
         "session.pace_s",
         PACE_WINDOW_S,
         "how long a program waits for a slow viewer before that viewer skips output",
@@ -258,8 +300,46 @@ OPTIONS = (
         choices=TOOL_FILE_MODES,
     ),
     Option("contain.keep_home", False, "agents may use --keep-home"),
+    Option(
+        "reaper.idle",
+        "never",
+        "a session that was idle for so long is saved to disk and leaves the memory, like 8h",
+        check=_length,
+    ),
+    Option(
+        "reaper.memory",
+        "none",
+        "most memory of all sessions together: beyond it, idle ones leave; a size or a share",
+        check=_size,
+    ),
+    Option(
+        "reaper.count",
+        0,
+        "most sessions in memory: beyond it, idle ones leave; 0: no limit",
+        0,
+        100_000,
+    ),
+    Option(
+        "reaper.warn",
+        "5m",
+        "how long before an event warns; at most half of reaper.idle",
+        check=_length,
+    ),
+    Option(
+        "reaper.action",
+        "evict",
+        "what happens to an idle session that cannot be saved: evict (it stays) or end",
+        choices=("evict", "end"),
+    ),
     Option("record.keep_days", 365, "how long records of acts are kept; 0: for ever", 0, 36500),
     Option("host.away_s", HOST_AWAY_S, "how long a full ring waits for an absent host", 0.1, 3600),
+    Option(
+        "connections.silent_s",
+        CONNECTION_SILENT_S,
+        "a peer that has acknowledged nothing for this long is reported as silent",
+        1,
+        86400,
+    ),
     Option(
         "turn.idle_s", TURN_IDLE_S, "the turn is free after this long without a key", 0.1, 86400
     ),
@@ -296,13 +376,44 @@ OPTIONS = (
         "`environment`: as OTEL_* says; empty: nowhere",
         check=_collector,
     ),
-    Option("telemetry.names", False, "traces name operators and sessions"),
+    Option(
+        "telemetry.names",
+        False,
+        "traces name operators and sessions, and metrics name sessions by id",
+    ),
     Option(
         "telemetry.commands",
         False,
         "traces of agents and services have the command, its purpose and prompt, and the names of "
         "programs, files and ports",
     ),
+    Option(
+        "lease.store",
+        "sqlite",
+        "where leases of re-homable sessions are: sqlite (one machine), etcd (a fleet)",
+        choices=("sqlite", "etcd"),
+    ),
+    Option("lease.path", "", "the SQLite file; several homes may share it; empty: in the home"),
+    Option(
+        "lease.term_s",
+        LEASE_TERM_S,
+        "after this time without a renewal, re-homable sessions freeze",
+        LEASE_TERM_MIN_S,
+        LEASE_TERM_MAX_S,
+    ),
+    Option(
+        "lease.drift",
+        LEASE_DRIFT,
+        "by this part of the term another machine waits longer, for clocks of unequal speed",
+        LEASE_DRIFT_MIN,
+        1,
+    ),
+    Option("lease.etcd_endpoints", [], "members of etcd, such as https://10.0.0.1:2379"),
+    Option("lease.etcd_prefix", "holdfast/", "before every key in etcd"),
+    Option("lease.etcd_ca", "", "file with the authorities that sign etcd's certificates"),
+    Option("lease.etcd_certificate", "", "file with this machine's certificate for etcd"),
+    Option("lease.etcd_key", "", "file with the key of that certificate"),
+    Option("lease.etcd_password_file", "", "file with one line NAME:PASSWORD for etcd"),
     Option("attach.prefix", "C-\\", "the key that starts a command while attached"),
     Option("attach.scrollback", SCROLLBACK_PAINTED, "lines of history shown on attach", 0, 100_000),
     Option(

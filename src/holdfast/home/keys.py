@@ -188,6 +188,11 @@ def spool_key(machine: Identity) -> bytes:
     return agreement.derive(machine.secret(), agreement.SPOOL)
 
 
+def images_key(machine: Identity) -> bytes:
+    """The private X25519 key that opens keys of checkpoints (host/checkpoints/sealing.py)."""
+    return agreement.derive(machine.secret(), agreement.IMAGES)
+
+
 def remembered_key(machine: Identity) -> bytes:
     """The secret that seals descriptions of sessions (host/storage/remembered.py)."""
     return agreement.derive(machine.secret(), agreement.REMEMBERED)

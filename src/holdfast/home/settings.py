@@ -8,7 +8,30 @@ from typing import NamedTuple
 
 from holdfast.home import Home, config
 from holdfast.model.contained import AUTO
-from holdfast.model.limits import SPOOL_BYTES
+from holdfast.model.limits import (
+    CHECKPOINT_BYTES,
+    CHECKPOINTS_KEPT,
+    CONNECTION_SILENT_S,
+    COPIES_BYTES,
+    SPOOL_BYTES,
+)
+from holdfast.model.limits import LEASE_DRIFT as DRIFT
+from holdfast.model.limits import LEASE_TERM_S as TERM_S
+
+
+class LeaseSettings(NamedTuple):
+    """The options `lease.*`."""
+
+    store: str = "sqlite"
+    path: str = ""
+    term_s: float = TERM_S
+    drift: float = DRIFT
+    etcd_endpoints: tuple[str, ...] = ()
+    etcd_prefix: str = "holdfast/"
+    etcd_ca: str = ""
+    etcd_certificate: str = ""
+    etcd_key: str = ""
+    etcd_password_file: str = ""
 
 
 class Settings(NamedTuple):
@@ -25,6 +48,9 @@ class Settings(NamedTuple):
     turn_policy: str
     record_days: int
     spool_bytes: int = SPOOL_BYTES
+    checkpoint_keep: int = CHECKPOINTS_KEPT
+    checkpoint_bytes: int = CHECKPOINT_BYTES
+    copies_bytes: int = COPIES_BYTES
     metrics: str = ""
     otlp: str = ""
     trace_names: bool = False
@@ -43,6 +69,9 @@ class Settings(NamedTuple):
     contain_tool_files: str = "list"
     contain_keep_home: bool = False
     contain_publish: tuple[int, ...] = ()
+    connections_silent_s: float = CONNECTION_SILENT_S
+    reaper: Mapping[str, str] = MappingProxyType({})  # as core/reaper reads it
+    lease: LeaseSettings = LeaseSettings()
 
     @classmethod
     def load(cls, home: Home) -> Settings:
@@ -62,6 +91,9 @@ class Settings(NamedTuple):
             turn_policy=values["turn.policy"],
             record_days=values["record.keep_days"],
             spool_bytes=values["session.spool_bytes"],
+            checkpoint_keep=values["checkpoint.keep"],
+            checkpoint_bytes=values["checkpoint.disk_bytes"],
+            copies_bytes=values["recovery.copies_bytes"],
             metrics=values["telemetry.metrics"],
             otlp=values["telemetry.otlp"],
             trace_names=values["telemetry.names"],
@@ -81,4 +113,14 @@ class Settings(NamedTuple):
             contain_tool_files=values["contain.tool_files"],
             contain_keep_home=values["contain.keep_home"],
             contain_publish=tuple(map(int, values["contain.publish"].replace(",", " ").split())),
+            connections_silent_s=values["connections.silent_s"],
+            reaper={
+                key.removeprefix("reaper."): str(value)
+                for key, value in values.items()
+                if key.startswith("reaper.")
+            },
+            lease=LeaseSettings(
+                **{name: values[f"lease.{name}"] for name in LeaseSettings._fields}
+                | {"etcd_endpoints": tuple(values["lease.etcd_endpoints"])}
+            ),
         )

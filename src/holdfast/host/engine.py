@@ -3,32 +3,30 @@
 The truth about a running session is its keeper. The store remembers names, ends and events. After
 any death of the host, the keepers' sockets in the run directory are enough to get every session
 back.
-
-A keeper that exists but does not answer (stopped, swapped out) delays no other session. Its session
-is "unknown", and the host asks again until the keeper answers or is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from holdfast.core.session import lifecycle
 from holdfast.home import Home, keys, recovery_switch
 from holdfast.home.config import TURN_PLUGIN
 from holdfast.home.settings import Settings
 from holdfast.host.acts.approvals import HeldActs
 from holdfast.host.acts.door import Door
 from holdfast.host.acts.keyboard import Keyboard
-from holdfast.host.acts.record_recovery import go_on_recording, retain
+from holdfast.host.branches.branches import Branches
 from holdfast.host.checkpoints.incarnations import Incarnations
+from holdfast.host.connections.watch import ConnectionWatch
+from holdfast.host.copies.copies import Copies
 from holdfast.host.exec_gate import gate
-from holdfast.host.lifecycle import limits, names, prepare, retry
+from holdfast.host.leases.fences import Leases
+from holdfast.host.leases.opening import open_ownership
+from holdfast.host.lifecycle import limits, names, prepare, retry, token_file
 from holdfast.host.lifecycle.adoption import Adoptions, keeper_pid
 from holdfast.host.lifecycle.after_end import bury, record_end
 from holdfast.host.lifecycle.beginning import Beginning
@@ -50,7 +48,6 @@ from holdfast.host.originators.operator_stops import OperatorStops
 from holdfast.host.originators.program_exits import ProgramExits
 from holdfast.host.originators.shell_origins import ShellOrigins
 from holdfast.host.originators.writers import Writers
-from holdfast.host.people import reserved
 from holdfast.host.people.authority import Authority
 from holdfast.host.people.devices import Devices
 from holdfast.host.people.invitations import Invitations
@@ -59,11 +56,13 @@ from holdfast.host.policy.plugins import discover
 from holdfast.host.policy.turn_plugin import TurnPlugin
 from holdfast.host.processes import process
 from holdfast.host.processes.halt import Halter, execution
+from holdfast.host.rediscovery import Rediscovery
 from holdfast.host.relays.uplinks import Uplinks
+from holdfast.host.residency.residency import Residency
 from holdfast.host.runtime.notify import tell
 from holdfast.host.runtime.tasks import Tasks
 from holdfast.host.runtime.threads import Threads
-from holdfast.host.session.keeper_link import KeeperLink, StaleTerm
+from holdfast.host.session.keeper_link import KeeperLink
 from holdfast.host.session.presence import Presence
 from holdfast.host.session.session import Session
 from holdfast.host.storage import store
@@ -72,14 +71,11 @@ from holdfast.host.storage.journal import Journal
 from holdfast.host.storage.remembered import ROWS, Remembered
 from holdfast.host.storage.store import SessionRow, Store
 from holdfast.host.telemetry.counters import Counters
-from holdfast.model.errors import HoldfastError, NotFound, PeerFault, Refused, Saved, Unavailable
-from holdfast.model.limits import ENDED_KEPT_COUNT, SESSIONS_MAX, SPAWN_WAIT_S
+from holdfast.model import signing
+from holdfast.model.errors import NotFound, Refused, Saved
+from holdfast.model.limits import ENDED_KEPT_COUNT, SESSIONS_MAX
 from holdfast.model.probe import probe
-from holdfast.transport import unix
 
-ADOPT_WAIT_S = 2.0  # for a keeper's answer; a client waits longer than that for a new host
-ADOPT_AGAIN_S, ADOPT_AGAIN_MAX_S = 0.5, 30.0
-TERM_MAX = 1 << 62  # far below the limit of the wire and the store; no host of ours gets there
 BURY_WAIT_S = 3.0  # before this host leaves: until sessions that just ended are recorded
 
 
@@ -87,7 +83,7 @@ class Engine:
     def __init__(
         self, home: Home, settings: Settings, database: Store, program: HostProgram = HostProgram()
     ) -> None:
-        self.home, self._program, self.environment = home, program, program.environment
+        self.home, self.program, self.environment = home, program, program.environment
         self.settings, self.store = settings, database
         self.events = Events(database)
         self.term = database.next_term()
@@ -132,11 +128,21 @@ class Engine:
             self.background_exits.name_of,
             lambda: self.lineages.told,
         )
+        self.connection_watch = ConnectionWatch(settings.connections_silent_s)
         self.last_used = LastUsed(database)
-        self.remembered = Remembered(database.rows(ROWS), keys.remembered_key(machine))
-        self.descriptions, self.near_end = Descriptions(database, self.remembered), NearEnd(self)
-        self.spooling = Spooling(home, machine, settings.spool_bytes, self.events.note)
+        self.near_end = NearEnd(self, program.replaced)
+        remembered = Remembered(database.rows(ROWS), keys.remembered_key(machine))
+        self.descriptions = Descriptions(database, remembered, self.near_end.keeps)
+        self.spooling = Spooling(
+            home, machine, settings.spool_bytes, self.events.note, self.near_end.keeps
+        )
         # Told of the beginning and the end of every session, in this order.
+        self.leases = Leases(
+            lambda: open_ownership(home, settings, signing.show(machine.public), self.term),
+            settings.lease.store == "etcd",
+            self.halter,
+            self.sessions,
+        )
         self._observers = (
             self.lineages,
             self.counters,
@@ -144,24 +150,27 @@ class Engine:
             self.background_exits,
             self.shell_origins,
             self.limit_watch,
+            self.connection_watch,
             self.last_used,
             self.operator_stops,
             self.act_effects,
             self.descriptions,
             self.spooling,
+            self.leases,
         )
         self.pool, self.threads = ThreadPoolExecutor(1, "view"), Threads("sessions")
         self.own_directories = OwnDirectories(home, prepare.DIRECTORIES)
         self.incarnations = Incarnations(self)
+        self.branches = Branches(self)
+        self.copies = Copies(self, machine, settings.copies_bytes)
         # By name: done when the session exists, or could not be created.
         self._creating: dict[str, asyncio.Future[None]] = {}
-        self._tasks = Tasks("a background task of the host")
+        self.tasks = Tasks("a background task of the host")
         self._burying = Tasks("the end of a session")
-        self._known: dict[str, SessionRow] = {}  # the store's rows when this host started
-        self._reachable = False
+        self.rediscovery = Rediscovery(self)
         self.adoptions = Adoptions(
-            self._adopt_later,
-            self._tasks.spawn,
+            self.rediscovery.adopt_later,
+            self.tasks.spawn,
             lambda word: word in (known := self.session_names()) or word in known.values(),
             lambda i: keeper_pid(f"{home.run}/{i}{KEEPER_SUFFIX}"),
         )
@@ -205,177 +214,15 @@ class Engine:
             ),
         )
         self.authority.on_change.append(lambda: self.held_acts.keys_changed(self.authority.counts))
+        self.residency = Residency(self)
+        self.residency.draining.mover = self.copies.moving.drain
 
     def _nursery_found(self, pid: int) -> None:
         self.halter.groups.beside(pid, bool(self.nursery.apart))
 
-    # ------------------------------------------------------------ finding sessions again
+    # ------------------------------------------------------------ sessions begin
 
-    async def begin(self) -> None:
-        """Does all work that must precede the first client. The other sessions follow."""
-        await self.halter.in_thread(self.halter.groups.leave)
-        reserved.report(self.home.reserved_names, self.authority)
-        self.lineages.open()
-        self.shell_origins.open()
-        known = self._known = {r.id: r for r in self.store.records()}
-        found = [
-            n.removesuffix(KEEPER_SUFFIX)
-            for n in sorted(os.listdir(self.home.run))
-            if n.endswith(KEEPER_SUFFIX)
-        ]
-        unfinished = await self.near_end.begin()
-        absent = [record for record in known.values() if record.id not in found]
-        lost = [record.id for record in absent if self.near_end.possible(record)]
-        for record in (one for one in absent if one.id not in lost):
-            self._is_gone(record)
-        # Only keepers know the outcome of acts, and the record needs it before any new entry.
-        first = unfinished.intersection(found)
-        await asyncio.gather(*(self._adopt_found(i) for i in first))
-        for damaged in await go_on_recording(self.journal, self.door, self.sessions):
-            self.events.note(damaged, "record.damaged", {})
-        self._tasks.spawn(retain(self.journal, self.settings.record_days))
-        later = [i for i in (*found, *lost) if i not in first]
-        living = {*self.sessions, *self.unreachable, *later, *self.incarnations.saved(known)}
-        self._tasks.spawn(self.own_directories.remove_all(self.own_directories.stale(living)))
-        self.spooling.sweep(living, self.ended.values())
-        self.forget_old()
-        self.held_acts.begin(
-            {i: s.record.epoch for i, s in self.sessions.items()}
-            | dict.fromkeys((*self.unreachable, *later)),
-            self.authority.counts,
-        )
-        await self.halter.in_thread(
-            self.halter.groups.sweep, {*self.sessions, *self.unreachable, *later}
-        )
-        self.adoptions.begin({i: known[i].name if i in known else None for i in later})
-
-    async def _adopt_found(self, session_id: str) -> None:
-        """Adopts a session; a failure makes only this session unreachable."""
-        try:
-            await self._adopt(session_id, self._known)
-        except Exception as e:
-            if session_id not in self.sessions:
-                self.unreachable[session_id] = (
-                    f"its keeper's answer is odd: {type(e).__name__}: {e}"
-                )
-        gone = session_id not in self.sessions and session_id not in self.unreachable
-        if gone and (record := self._known.get(session_id)) is not None:
-            await self._come_back(record)
-
-    async def _adopt_later(self, session_id: str) -> None:
-        """Adopts a session while clients are served."""
-        await self._adopt_found(session_id)
-        if (session := self.sessions.get(session_id)) is not None:
-            with contextlib.suppress(Unavailable):
-                await self.journal.catch_up(
-                    session.id, session.record.epoch, session.lane.restore_number
-                )
-            if self._reachable:
-                session.pace.reachable()
-
-    @property
-    def running(self) -> list[str]:
-        """The ids of all sessions, including sessions that are not adopted yet."""
-        return [*self.sessions, *self.adoptions.waiting]
-
-    async def _come_back(self, record: SessionRow) -> None:
-        """Starts the next incarnation of a session whose keeper is gone, or files it as lost."""
-        why = await self.near_end.start(record)
-        if why is not None:
-            self._is_gone(record, why)
-
-    def _is_gone(self, record: SessionRow, why: str = "") -> None:
-        """Files a session without a keeper as ended, or as lost if it was running."""
-        if lifecycle.running(record.state):
-            reason = (
-                "lost: the machine was restarted"
-                if record.boot != self.boot
-                else "lost: its keeper died"
-                if record.state != "creating"
-                else "lost: the host died while making it"
-            ) + why
-            record.ended, record.reason, record.state = time.time(), reason, "ended"
-            self.events.note(record.id, "session.lost", {"reason": reason})
-            self.store.post(store.save(record))
-        self.ended[record.id] = record
-        self.held_acts.session_changed(record.id, None)
-
-    async def _adopt(self, session_id: str, known: dict[str, SessionRow]) -> None:
-        path = f"{self.home.run}/{session_id}{KEEPER_SUFFIX}"
-        try:
-            link = await self._claim(path, ADOPT_WAIT_S)
-        except (FileNotFoundError, ConnectionRefusedError):
-            self.unreachable.pop(session_id, None)  # the keeper is gone
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            return
-        except (HoldfastError, OSError) as e:
-            if session_id not in self.unreachable:
-                self._tasks.spawn(self._ask_again(session_id, known))
-            self.unreachable[session_id] = e.message if isinstance(e, HoldfastError) else str(e)
-            if session_id in known:
-                self.unreached[session_id] = known[session_id]
-            return
-        self.unreachable.pop(session_id, None)
-        self.unreached.pop(session_id, None)
-        try:
-            await self._adopt_claimed(session_id, known, link)
-        except Exception:
-            if session_id not in self.sessions:
-                link.dispose()
-                if session_id in known:
-                    self.unreached[session_id] = known[session_id]
-            raise
-
-    async def _adopt_claimed(
-        self, session_id: str, known: dict[str, SessionRow], link: KeeperLink
-    ) -> None:
-        label = link.label
-        record = known.get(session_id) or prepare.row_of(session_id, label, link.welcome, self.boot)
-        record.state = "detached"
-        record.name = str(label.get("name", record.name))
-        probe("host.keeper.claimed")
-        session = self._make_session(record, link, label)
-        session.pace.await_return(record.viewers)
-        if await self.read_layout_and_gate(session, adopted=True) is not None:
-            record.state = "halted"  # an earlier host halted the processes
-        output = [link.ring.start, link.ring.head]
-        facts = {"term": self.term, "root_pid": record.root_pid, "output": output}
-        self.events.note(session_id, "session.adopted", facts)
-
-    async def _ask_again(self, session_id: str, known: dict[str, SessionRow]) -> None:
-        pause = ADOPT_AGAIN_S
-        while session_id in self.unreachable or pause == ADOPT_AGAIN_S:
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, ADOPT_AGAIN_MAX_S)
-            await self._adopt(session_id, known)
-        self.reachable()
-        if (
-            record := self.unreached.pop(session_id, None)
-        ) is not None and session_id not in self.sessions:
-            self._is_gone(record)
-
-    def reachable(self) -> None:
-        """Tells the adopted sessions that clients can reconnect now."""
-        self._reachable = True
-        for session in self.sessions.values():
-            session.pace.reachable()
-
-    async def _claim(self, path: str, wait_s: float = SPAWN_WAIT_S) -> KeeperLink:
-        for _ in range(3):
-            try:
-                return await KeeperLink.open(path, self.term, wait_s)
-            except StaleTerm as e:  # the store has lost the last term: choose a higher term
-                if e.term >= TERM_MAX:
-                    raise PeerFault(
-                        f"the keeper listens to no host below term {e.term}, which none reaches",
-                        "end its program",
-                    ) from e
-                self.term = max(self.term, e.term + 1)
-                self.store.post(store.raise_term(self.term))
-        raise Unavailable("another host claims the same keeper")
-
-    def _make_session(self, record: SessionRow, link: KeeperLink, label: dict[str, Any]) -> Session:
+    def make_session(self, record: SessionRow, link: KeeperLink, label: dict[str, Any]) -> Session:
         w = link.welcome
         record.root_pid, record.root_start, record.epoch = w.root_pid, w.root_start, w.epoch
         _, record.cols, record.rows = link.ring.resized
@@ -400,7 +247,7 @@ class Engine:
         self.held_acts.session_changed(record.id, record.epoch)
         session.ended.add_done_callback(lambda _: self._over(session))
         tell((one.begin for one in self._observers), session)
-        session.on_link_lost = lambda: self._tasks.spawn(self._reclaim(session))
+        session.on_link_lost = lambda: self.tasks.spawn(self.rediscovery.reclaim(session))
         return session
 
     async def read_layout_and_gate(self, session: Session, adopted: bool = False) -> str | None:
@@ -410,35 +257,10 @@ class Engine:
         session.layout |= prepare.sees(session.label)
         return await self.halter.halted(execution(session))
 
-    async def _reclaim(self, session: Session) -> None:
-        """Claims a keeper again after the link broke; if the keeper is dead, the session is lost.
-
-        As after a restart of the host, clients reconnect and continue where they were.
-        """
-        record = session.record
-        if not self._program.still_ours():
-            return self._program.superseded()
-        try:
-            unix.connect(
-                f"{self.home.run}/{record.id}{KEEPER_SUFFIX}", socket.SOCK_SEQPACKET
-            ).close()
-        except OSError:
-            return session.lost()
-        self.sessions.pop(record.id, None)
-        self.unreachable[record.id], self.unreached[record.id] = "it is being claimed again", record
-        for conn in list(self.counters.connections):
-            conn.close()  # clients must reconnect
-        self._leave(session)
-        await session.dispose()
-        probe("host.reclaiming")
-        known = {record.id: record}
-        await self._adopt(record.id, known)
-        self.reachable()
-        if record.id in self.unreachable:
-            self._tasks.spawn(self._ask_again(record.id, known))
-        elif record.id not in self.sessions:
-            self._is_gone(record)
-        self.events.note(record.id, "session.reclaimed", {"term": self.term})
+    @property
+    def running(self) -> list[str]:
+        """The ids of all sessions, including sessions that are not adopted yet."""
+        return [*self.sessions, *self.adoptions.waiting]
 
     # ------------------------------------------------------------ creating a session
 
@@ -453,7 +275,7 @@ class Engine:
             prepare.check_kept_home(self, request, name, operator)
             return await retry.attempt(self, self._create, session_id, name, request, operator)
         except BaseException:
-            self._tasks.spawn(self.own_directories.remove(session_id))
+            self.tasks.spawn(self.own_directories.remove(session_id))
             raise
         finally:
             self._unreserve(name)
@@ -499,12 +321,14 @@ class Engine:
 
     async def _begin_session(self, asked: Beginning) -> Session:
         record = asked.record
+        token_file.write(self.home, record.id, asked.request.epoch, asked.label)
         await self.nursery.spawn(asked.request, asked.complete, asked.patience_s)
         probe("host.create.spawned")
-        link = await self._claim(f"{self.home.run}/{record.id}{KEEPER_SUFFIX}")
+        link = await self.rediscovery.claim(f"{self.home.run}/{record.id}{KEEPER_SUFFIX}")
         asked.claimed(link)
         self.ended.pop(record.id, None)
-        session = self._make_session(record, link, asked.label)
+        self.near_end.interruptions.returns(record.id)
+        session = self.make_session(record, link, asked.label)
         # At once: the program may exit before the answer to the next question.
         session.change("started", operator=asked.operator, root_pid=record.root_pid)
         self.store.post(store.save(record))
@@ -531,6 +355,10 @@ class Engine:
             i: self.unreached[i].name if i in self.unreached else i for i in self.unreachable
         }
 
+    def keep(self, session: Session) -> None:
+        """Makes a change of the session's row durable."""
+        self.store.post(store.save(session.record))
+
     def rename(self, session: Session, name: str) -> None:
         if name == session.name:
             return
@@ -547,7 +375,7 @@ class Engine:
     def find(self, text: str) -> Session:
         """A running session by id, name or unique prefix of the id."""
         ended = {word for record in self.ended.values() for word in (record.id, record.name)}
-        known, refuse = self.session_names(), self.incarnations.refuse_if_saved
+        known, refuse = self.session_names(), self.copies.refuse
         return self.sessions[names.living(text, known, self.unreachable, ended, refuse)]
 
     def find_any(self, text: str) -> Session | SessionRow:
@@ -567,10 +395,11 @@ class Engine:
         self.ended[session.id] = session.record
         tell((self.held_acts.session_changed,), session.id, None)
         tell((record_end,), self.journal, session)
-        self._leave(session)
+        tell((self.near_end.ended,), session)
+        self.leave(session)
         self.incarnations.buried(session.id, self._burying.spawn(bury(self, session)))
 
-    def _leave(self, session: Session) -> None:
+    def leave(self, session: Session) -> None:
         tell((one.end for one in (*self._observers, self.execgate)), session)
 
     def forget_old(self) -> None:
@@ -578,14 +407,16 @@ class Engine:
         newest = sorted(self.ended.values(), key=lambda r: -(r.ended or 0))
         for n, record in enumerate(newest):
             old = n >= ENDED_KEPT_COUNT or now - (record.ended or 0) > self.settings.keep_ended_s
-            if old and record.state == "ended":
+            if old and record.state in ("ended", "reaped"):
                 self.forget(record)
 
     def forget(self, record: SessionRow) -> None:
         self.ended.pop(record.id, None)
         self.store.post(store.forget(record.id))
-        self.spooling.forget(record)
-        self._tasks.spawn(self.incarnations.forget(record.id))
+        if self.near_end.keeps(record):
+            self.tasks.spawn(self.incarnations.forget(record.id))
+        self.near_end.forget(record.id)
+        self.tasks.spawn(self.copies.forget(record.id))
 
     # ------------------------------------------------------------ events
 
@@ -622,8 +453,14 @@ class Engine:
         """
         await self.uplinks.close()
         await self._burying.wait(BURY_WAIT_S)
-        self._tasks.cancel()
-        for part in (self.limit_watch, self.descriptions):
+        self.tasks.cancel()
+        for part in (
+            self.leases,
+            self.limit_watch,
+            self.connection_watch,
+            self.descriptions,
+            self.residency,
+        ):
             part.close()
         await self.journal.close()
         await self.spooling.close()

@@ -60,7 +60,8 @@ def main() -> int:
     try:
         homes.prepare(home)
         cores.forbid()
-        lock = _inherited(home) or _lock(home)
+        inherited = _inherited(home)
+        lock = inherited or _lock(home)
         if lock is None:
             print("another host serves this home", file=sys.stderr)
             return 3
@@ -69,7 +70,7 @@ def main() -> int:
         short_slice()
         survive_memory()
         with asyncio.Runner(loop_factory=HotLoop) as runner:
-            return runner.run(_serve(home, lock, service))
+            return runner.run(_serve(home, lock, service, replaced=inherited is not None))
     except HoldfastError as e:
         print(f"holdfast host: {e.message}\n  {e.recover}", file=sys.stderr, flush=True)
         return e.exit_code
@@ -162,13 +163,14 @@ def _descriptors() -> tuple[int, int]:
     return soft, hard
 
 
-async def _serve(home: Home, lock: int, service: Service) -> int:
+async def _serve(home: Home, lock: int, service: Service, replaced: bool) -> int:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(
         lambda _, c: log.error("%s", c.get("message"), exc_info=c.get("exception"))
     )
     faulthandler.enable()
     stopping: asyncio.Future[str] = loop.create_future()
+    signalled = False  # only then a "down" may be part of the machine's shutdown
 
     def stop(how: str) -> None:
         if how == "restart":
@@ -183,19 +185,20 @@ async def _serve(home: Home, lock: int, service: Service) -> int:
     asked: set[asyncio.Task[None]] = set()
 
     async def ask() -> None:
-        stop("again" if await service.comes_back() else "down")
+        stop("again" if service.kind and await service.comes_back() else "down")
+
+    def told() -> None:
+        nonlocal signalled
+        signalled = True
+        asked.add(loop.create_task(ask()))
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(
-            number,
-            (lambda: asked.add(loop.create_task(ask())))
-            if service.kind
-            else (lambda: stop("down")),
-        )
+        loop.add_signal_handler(number, told)
     loop.add_signal_handler(signal.SIGHUP, stop, "restart")
     settings = Settings.load(home)
     allowed = _descriptors()
     program = HostProgram(
+        replaced=replaced,
         environment=dict(os.environ),
         nursery=service.nursery,
         descriptors=allowed,
@@ -212,10 +215,12 @@ async def _serve(home: Home, lock: int, service: Service) -> int:
             engine.store.put_aside,
         )
     nursery = engine.nursery.look()
-    await engine.begin()
+    await engine.rediscovery.begin()
     probe("host.adopted")
-    server = Server(engine, Host(engine, stop), unix.listen(home.host_socket))
-    engine.reachable()
+    host = Host(engine, stop)
+    server = Server(engine, host, unix.listen(home.host_socket))
+    engine.residency.begin(host.in_use)
+    engine.rediscovery.reachable()
     await engine.uplinks.begin(server)
     telemetry = Telemetry(engine, settings)
     log.info("host %d serves %d sessions (term %d)", os.getpid(), len(engine.running), engine.term)
@@ -244,6 +249,8 @@ async def _serve(home: Home, lock: int, service: Service) -> int:
         leave_stopped(home)  # before a client notices, and starts the next host
     server.close(how, messages[how])
     telemetry.close()
+    if how == "again" or (how == "down" and not signalled):
+        engine.near_end.interruptions.settle_all()
     await engine.close()
     if how == "down":
         engine.nursery.dismiss()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 from tests.support.installation import DEADLINE_S, Installation
 
 SERVER = Path(__file__).parent / "port_server.py"
+# Contained sessions see the system's Python, but not every Python that made a virtual environment.
+PYTHON = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
 
 
 def free_port() -> int:
@@ -21,7 +24,7 @@ def free_port() -> int:
 
 def serve(hf: Installation, session: str, port: int, address: str = "127.0.0.1") -> None:
     """Starts the server in the session, in the background, from a copy that every session sees."""
-    words = f"{sys.executable} -I - {address} {port} {hf.user}/counted"
+    words = f"{PYTHON} -I - {address} {port} {hf.user}/counted"
     said = f"{words} <<'EOF' &\n{SERVER.read_text()}\nEOF"
     hf.ok("run", session, "--", said)
     hf.ok("wait", session, "--for", f"port:{port}", "--timeout", str(DEADLINE_S))

@@ -260,9 +260,12 @@ class Suspend(Effect):
 
 
 class Finish(Effect):
-    """End the loop with this last line for the user and this exit code."""
+    """End the loop with this last line for the user and this exit code.
 
-    __slots__ = ("code", "message")
+    `moved`: the error of a session that goes on at another machine.
+    """
 
-    def __init__(self, message: str, code: int = 0) -> None:
-        self.message, self.code = message, code
+    __slots__ = ("code", "message", "moved")
+
+    def __init__(self, message: str, code: int = 0, moved: HoldfastError | None = None) -> None:
+        self.message, self.code, self.moved = message, code, moved

@@ -16,6 +16,13 @@ def waits_for_restore(error: object) -> str:
     return f"{error.message}; {error.recover}; waiting for that" if isinstance(error, Saved) else ""
 
 
+def restoring(event: Json) -> str:
+    """The notice while the host brings the session back from the disk."""
+    size = event.get("bytes")
+    much = f" ({int(size) / 1e6:.1f} MB)" if isinstance(size, int) else ""
+    return f"restoring {printable(str(event.get('name')))} from the disk{much}"
+
+
 def sent_away(session: str, error: HoldfastError) -> Finish:
     """The host does not admit this client any more. An ended session is not a failure."""
     code = (
@@ -29,6 +36,7 @@ def sent_away(session: str, error: HoldfastError) -> Finish:
         f"[holdfast] {session}: {error.message}"
         + (f"\n  {error.recover}" if error.recover and code else ""),
         code,
+        error if error.facts.get("known_as") else None,
     )
 
 

@@ -12,7 +12,7 @@ import termios
 import time
 
 from holdfast.client import questions
-from holdfast.client.attach import overlay
+from holdfast.client.attach import farewell, overlay
 from holdfast.client.attach.events import (
     Attach,
     Attached,
@@ -121,6 +121,7 @@ class Attachment:
         self._watched: object = None  # the socket of that descriptor
         self._signalled = False
         self._deaf = False  # too much input waits: the keyboard is not read
+        self._restores = False  # the user was told that the session is being restored
         self._draining = False  # the session has ended; the last output is being shown
         self._finish: Finish | None = None
         self._feed = Feed(self._poll, self.term, self.state, link)
@@ -154,6 +155,8 @@ class Attachment:
             self._stuck.register(self.term.out, select.POLLOUT)
             while self._finish is None:
                 self._poll_once()
+            if self._finish.moved is not None:  # the command finds the other machine
+                raise self._finish.moved
             return self._finish.message, self._finish.code
         finally:
             self.term.leave()
@@ -442,6 +445,8 @@ class Attachment:
         self.link.send(frames.request(ATTACH, body))
         while True:
             kind, payload = self.link.receive(10.0)
+            if kind == frames.EVENT:
+                self._restoring(frames.read_json(payload))
             if kind == frames.REPLY:
                 number, ok, answer = frames.read_reply(payload)
                 if number == ATTACH:
@@ -464,6 +469,17 @@ class Attachment:
         self._frames.space()[: len(rest)] = rest
         self._frames.received(len(rest))
         return Attached(answer, bool(feed.descriptors))
+
+    def _restoring(self, event: Json) -> None:
+        """The host brings the session back from the disk before it answers."""
+        if event.get("event") != "restoring":
+            return
+        text = farewell.restoring(event)
+        if self.term.raw:
+            self._notice(Notice(text))
+        elif not self._restores:
+            os.write(2, f"[holdfast] {text}\n".encode())
+        self._restores = True
 
     def _farewell(self) -> None:
         """Sign the last keys before leaving; a host that does not answer is not waited for."""

@@ -95,6 +95,10 @@ class TurnNotices:
             return "you have the turn" + in_a_line(event, self.me)
         if name == "halted" and event.get("because"):
             return printable(f"halted: {event['because']}; {self.prefix} R resumes")
+        if name == "fenced":
+            return printable(f"fenced, everything stands still: {event.get('why')}")
+        if name == "unfenced":
+            return "the lease is back; the session goes on"
         if name == "stopped":
             by, who = event.get("by"), event.get("operator")
             if who == self.me:
@@ -109,6 +113,13 @@ class TurnNotices:
         if name == "killed_for_memory":
             named = f"{event['program'] or 'a process'} ({event['pid'] or 'unknown'})"
             return printable(f"out of memory: {named} was killed")
+        if name == "draining":
+            return (
+                f"{event.get('operator')} drains this machine: the session is saved within "
+                f"{float(event['within']):.0f} s"
+            )
+        if name == "drain_over":
+            return f"{event.get('operator')} ended the drain"
         if name == "network_lost":
             return "this session has lost its network; a new session gets one again"
         if name == "halted":

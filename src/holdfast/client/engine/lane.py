@@ -141,6 +141,7 @@ class Lane:
                     one.stale(e)
                     self.link.acting.targets.pop(place or "", None)
         except HoldfastError as e:
+            self.link.acting.refused(place or "", e)
             if not self._unheard(e) and not isinstance(e, Busy):
                 one.answered()
             if (error := self._explain(one.failed(e))) is e:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.core.contract.checkpoints import LeaseState
 from holdfast.core.contract.message import (
     ABSENT,
     Absent,
@@ -75,12 +76,51 @@ class StoppedOperator:
 
 
 @message
+class Cost:
+    """What a session costs: bytes of memory, swap and disk, processor time, since when, for whom.
+
+    `since` is the begin of this incarnation; `maker` is the operator that made the session.
+    """
+
+    memory: int
+    swap: int
+    cpu_s: float
+    disk: int
+    since: float
+    maker: str
+
+
+@message
+class OnDisk:
+    """The checkpoint of a session that is on the disk only.
+
+    `by` is `host` if the host evicted the session, which then comes back with the next attach.
+    """
+
+    checkpoint: str
+    at: float
+    bytes: int
+    by: str
+
+
+@message
+class Pinned:
+    """The memory of all sessions, and of those that are detached and silent for an hour."""
+
+    sessions: int
+    memory: int
+    idle: int
+    idle_memory: int
+
+
+@message
 class Summary:
     """A session as `ls`, `get` and `new` show a session.
 
     For an ended session the layout is absent; if the keeper does not answer, most fields are.
     `limits` has, for each limited resource, the value and the way in which it is kept. `ended_by`
-    is the operator whose act ended the first program, or `unknown`.
+    is the operator whose act ended the first program, or `unknown`. `reap` is the choice for the
+    reaper, if an operator made one. `lease`: of a re-homable session.
     """
 
     id: str
@@ -110,10 +150,14 @@ class Summary:
     gate: str | Absent = ABSENT
     gate_says: str | Absent = ABSENT
     limits: Json | Absent = ABSENT
+    lease: LeaseState | Absent = ABSENT
     exit_code: int | None = None
     reason: str | Absent = ABSENT
     ended: float | Absent | None = ABSENT
     survivors: int | Absent = ABSENT
+    cost: Cost | Absent = ABSENT
+    on_disk: OnDisk | Absent = ABSENT
+    reap: str | Absent = ABSENT
     ended_by: str | Absent = ABSENT
     ref: str | Absent = ABSENT
 
@@ -130,7 +174,8 @@ class New(MachineAct):
     `limit`: like `memory=4G,processes=2000`; a request of an agent or service can only lower.
     `share`, `doors`, `net`, `keep_home`, `publish`: of a contained session. `share` has PATH or
     PATH:rw. `publish`: ports inside that the machine's loopback leads to. `clipboard`: programs may
-    write to the clipboard of a viewer that allows this (OSC 52).
+    write to the clipboard of a viewer that allows this (OSC 52). `reap`: what the reaper may do
+    with the idle session, `never`, `evict` or `end`.
     """
 
     name: str | None = None
@@ -152,6 +197,7 @@ class New(MachineAct):
     keep_home: bool | Absent = ABSENT
     publish: tuple[int, ...] | Absent = ABSENT
     clipboard: bool | Absent = ABSENT
+    reap: str | Absent = ABSENT
 
 
 @message
@@ -163,20 +209,23 @@ class Created(Summary):
 
 @message
 class Ls:
-    """`all`: ended sessions too."""
+    """`all`: ended sessions too. `cost`: what each session costs."""
 
     all: bool = False
+    cost: bool | Absent = ABSENT
 
 
 @message
 class Listed:
     """Running sessions, the oldest first, then ended sessions.
 
-    `last`: the running session that the calling operator attached to last.
+    `last`: the running session that the calling operator attached to last. `pinned`: if the
+    request asked for the cost.
     """
 
     sessions: tuple[Summary, ...]
     last: str | Absent = ABSENT
+    pinned: Pinned | Absent = ABSENT
 
 
 @message

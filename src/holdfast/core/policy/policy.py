@@ -43,7 +43,7 @@ UNGATED: Final = frozenset(("seize", "halt", "observe"))
 ACTS: Final = (
     *words_of("run line paste keys exec signal resize new rename end forget grant revoke invite"),
     *words_of("operator policy relays turn resume files forward checkpoint restore move fork"),
-    *words_of("keep discard"),
+    *words_of("keep discard reap drain rehome invalidate"),
     *sorted(UNGATED),
 )
 

@@ -13,8 +13,16 @@ statement (core/record/statement.py) has place, kind, client and number.
     turn           | canonical {act, to}; `to` may be null
     rename         | canonical {name}
     signal         | canonical {pid, signal, tree}
-    checkpoint     | canonical {check, stop}
-    restore        | nothing; canonical {checkpoint} if `checkpoint` is given
+    checkpoint.remove | canonical {checkpoint}
+    fork           | canonical {check, n, name}
+    keep           | canonical {check, leave, others, take}
+    discard        | nothing
+    reap           | canonical {choice}
+    checkpoint     | canonical {check, stop}, and {to} if `to` is given
+    move           | canonical {check, machine}
+    checkpoint.every | canonical {every_s, to}, each if it is given and not 0 or empty
+    restore        | nothing; canonical {checkpoint, fallback, lost} with those that are given
+    rehome         | canonical {on}
     end            | nothing
     seize          | nothing; canonical {stop} if `stop` is true
     halt, resume   | nothing; canonical {operator} if `operator` is given
@@ -163,6 +171,17 @@ def _given(fields: Mapping[str, object], name: str) -> bytes:
     return b"" if not value else canonical.encode({name: _plain("", value)})
 
 
+def _restore(fields: Mapping[str, object]) -> bytes:
+    given = {name: fields.get(name) for name in ("checkpoint", "fallback", "lost")}
+    known = {name: value for name, value in given.items() if value not in (None, "")}
+    return canonical.encode(known) if known else b""
+
+
+def _those(fields: Mapping[str, object], *names: str) -> dict[str, object]:
+    """The fields of these names that are given and not empty."""
+    return {name: _plain("", value) for name in names if (value := fields.get(name))}
+
+
 def _run(fields: Mapping[str, Any]) -> bytes:
     """The text, which has no NUL; and that the command reads the client's input.
 
@@ -241,9 +260,30 @@ CONTENTS: Final[Mapping[str, Callable[[Mapping[str, object]], bytes]]] = {
     "signal": _signal,
     "end": _nothing,
     "checkpoint": lambda fields: canonical.encode(
-        {name: bool(fields.get(name, False)) for name in ("check", "stop")}
+        {name: bool(fields.get(name, False)) for name in ("check", "stop")} | _those(fields, "to")
     ),
-    "restore": lambda fields: _given(fields, "checkpoint"),
+    "fork": lambda fields: canonical.encode(
+        {
+            "check": bool(fields.get("check", False)),
+            "n": fields.get("n", 1),
+            "name": _plain("", fields.get("name") or ""),
+        }
+    ),
+    "keep": lambda fields: canonical.encode(
+        {
+            **{name: bool(fields.get(name, False)) for name in ("check", "others")},
+            **{name: _plain("", fields.get(name) or ()) for name in ("leave", "take")},
+        }
+    ),
+    "discard": _nothing,
+    "checkpoint.remove": lambda fields: canonical.encode({"checkpoint": fields["checkpoint"]}),
+    "restore": _restore,
+    "reap": lambda fields: canonical.encode({"choice": _plain("", fields["choice"])}),
+    "move": lambda fields: canonical.encode(
+        {"check": bool(fields.get("check", False)), "machine": _plain("", fields["machine"])}
+    ),
+    "checkpoint.every": lambda fields: canonical.encode(_those(fields, "every_s", "to")),
+    "rehome": lambda fields: canonical.encode({"on": bool(fields.get("on", False))}),
     "forward": lambda fields: canonical.encode({"port": fields["port"]}),
     "seize": lambda fields: _given(fields, "stop"),
     "halt": lambda fields: _given(fields, "operator"),

@@ -92,7 +92,9 @@ Phase = Literal["intent", "outcome", "fact"]
 # Kinds whose content is an explicit request, never an answer to a program's prompt.
 _SPOKEN: Final = names_of(
     "command resize signal turn seize halt resume end rename grant revoke approve deny policy "
-    "spawn operator invite forget down relays redact files forward save restore"
+    "spawn operator invite forget down relays redact files forward save restore "
+    "fork keep discard reap drain copy trust move rehome "
+    "invalidate"
 )
 _TYPED: Final = frozenset(("line", "paste"))
 

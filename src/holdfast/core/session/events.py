@@ -20,6 +20,8 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from holdfast.core.session import copy_events
+
 KEYS: Final = ("number", "time", "when", "session", "event")  # of every event, before its facts
 OF_SESSION, OF_MACHINE = "session", "machine"
 TYPES: Final[dict[str, tuple[type, ...]]] = {
@@ -201,8 +203,7 @@ session.lost  the keeper died or the machine was restarted: the programs on the 
     perhaps list*  empty
     act text?*  null
     asked yes*  whether an operator ended the session with `end`
-session.interrupted  keeper and host are gone, and with them memory, programs and terminal; the
-        next incarnation is being started
+session.interrupted  memory, programs and terminal are lost; the next incarnation is being started
     +before
     reason text  in words
 session.re_established  a new incarnation of the session has started; memory and programs of the
@@ -218,6 +219,23 @@ session.saved  the session was saved to disk, and goes on
     +who
     checkpoint text  the id of the checkpoint
     bytes number  its size
+session.checkpoint_removed  an operator removed a checkpoint of the session
+    name text  its name
+    checkpoint text  the id of the checkpoint
+    bytes number  the bytes that are free now
+session.rehomable  an operator made the session re-homable, or pinned it
+    +who
+    on yes  whether other machines may take it over
+session.fence  the session lost its lease; all its processes are stopped, and no input is taken
+    +before
+    why text  what happened to the lease
+    epoch number  this incarnation
+session.unfenced  the lease is back, and no other machine took the session: it goes on
+    +before
+    epoch number  this incarnation
+session.lease_invalidated  an operator ended the lease of a session, which may live elsewhere
+    +who
+    wait_s number  no machine takes the session before this time has passed
 session.checkpointed  the session was saved to disk, and its processes ended
     +before
     exit_code number?  null
@@ -227,12 +245,64 @@ session.checkpointed  the session was saved to disk, and its processes ended
     perhaps list*  empty
     act text?*  null
     asked yes*  whether an operator ended the session with `end`
+session.forked  branches of the session began; it goes on
+    +who
+    fork text  the id of the fork
+    branches list  the ids of the branches
+    frozen_ms number  how long the session stood still
+session.kept  the files of a branch were committed to the parent's directories
+    +who
+    steps number  files that were written or removed
+session.discarded  a branch ended, and its files were removed
+    +who
+    connections list  connections that it had to the outside
 session.restored  the session is back with its processes
     +who
     checkpoint text  the id of the checkpoint
     at number  the moment that its memory is from
     epoch number  the new incarnation
     root_pid number  the session's first process
+connection.lost  a TCP connection of a program to a peer outside of the session is lost
+    kind text  `reset`: the peer reset it; `timeout`: the kernel gave it up; `silent`: the peer does
+        not acknowledge; `closed_by_restore`, `closed_by_move` or `closed_by_fork`: it did not
+        survive that
+    protocol text  `tcp` or `tcp6`
+    local text  the address and port of this end
+    remote text  the address and port of the peer
+    pid number  of the process that held it
+    program text  its name
+    actor text  the operator who started the process
+    act text?  the reference of the act that started the process
+    unacked number  bytes that the peer had not acknowledged
+    sure yes*  false if it may be another connection of the machine that was reset
+connection.recovered  a connection that was told as silent works again
+    protocol text  `tcp` or `tcp6`
+    local text  the address and port of this end
+    remote text  the address and port of the peer
+    pid number  of the process that held it
+    program text  its name
+    actor text  the operator who started the process
+    act text?  the reference of the act that started the process
+    unacked number  bytes that the peer has not acknowledged
+session.reap_warned  the session is idle, and will leave the memory unless it becomes active
+    because text  why
+    at number  when, in seconds since 1970
+session.reap_withdrawn  a warned session stays: it is in use again
+    because text  why
+session.reap_left  the session should leave the memory, and stays
+    because text  why it should
+    cannot text  why it stays
+session.reap_chosen  an operator chose what the reaper may do with the session
+    +who
+    choice text  `default`, `never`, `evict` or `end`
+session.evicted  the session was saved to disk and has left the memory; the next attach restores it
+    checkpoint text  the id of the checkpoint
+    bytes number  its size
+    because text  why
+session.reaped  the reaper ended the session, which could not be saved
+    +before
+    because text  why
+    cannot text  why it could not be saved
 session.output_rolled  the host itself missed output that had rolled off
     start number  the first missed offset
     end number  the next offset
@@ -267,6 +337,18 @@ forward.closed  a forward ended
     connections number  connections that were made through it
     sent number  bytes to the server
     received number  bytes from the server
+
+# the machine is drained
+drain.began machine  an operator drains the machine: all sessions are saved, new ones are refused
+    +who
+    notice number  seconds until the end of the drain
+    sessions number  how many run
+drain.ended machine  every session is saved, or named in `left`
+    +who
+    saved number  how many sessions are saved
+    left list  the names of the others
+drain.cancelled machine  the drain is over; new sessions are admitted again
+    +who
 
 # the turn
 turn.taken  an operator got the turn
@@ -412,7 +494,7 @@ def _read() -> dict[str, Event]:
     found: dict[str, Event] = {}
     groups: dict[str, dict[str, Fact]] = {}
     facts: dict[str, Fact] = {}
-    for line in re.sub(r"\n {8}", " ", _TABLE).splitlines():
+    for line in re.sub(r"\n {8}", " ", _TABLE + copy_events.TABLE).splitlines():
         left, _, says = line.strip().partition("  ")
         match line[:1], left.split():
             case "+", [name]:

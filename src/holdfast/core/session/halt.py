@@ -32,7 +32,7 @@ SAYS: Final[dict[How, str]] = {
 }
 
 MARKS: Final = (22, 21, 20)  # SIGTTOU, SIGTTIN, SIGTSTP
-_SIGSTOP: Final = 1 << 18  # signal 19
+SIGSTOP_BIT: Final = 1 << 18  # of signal 19
 _MARKED: Final = sum(1 << (number - 1) for number in MARKS)
 RUNS_NOT: Final = frozenset("TtZX")  # stopped, traced, dead
 
@@ -57,7 +57,7 @@ class Member(NamedTuple):
         A process in an uninterruptible wait with a pending SIGSTOP does not: the process stops
         before the next step. (A shell waits so in vfork if the child was stopped before the exec.)
         """
-        return self.state not in RUNS_NOT and not (self.state == "D" and self.pending & _SIGSTOP)
+        return self.state not in RUNS_NOT and not (self.state == "D" and self.pending & SIGSTOP_BIT)
 
     @property
     def stopped_before(self) -> bool:

@@ -29,6 +29,7 @@ SECRET_PLACES: Final = re.compile(
     r"/\.(?:ssh|aws|gnupg|kube|docker|azure|password-store|config/gcloud|config/gh)/"
     r"|/\.(?:netrc|pgpass|git-credentials|npmrc|pypirc)$"
 )
+NOT_SECRET: Final = "HOLDFAST_TOKEN_FILE"  # the path of the fencing token, which every program sees
 _SECRET_NAME: Final = re.compile(
     r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|APIKEY|CREDENTIALS?|(?:^|_)KEY|_PWD|_PAT)"
     r"(?:_ID|_FILE)?$|SECRET_|_TOKEN_",
@@ -55,7 +56,7 @@ class OpenFile(NamedTuple):
 
 def names_a_secret(variable: str) -> bool:
     """Say whether the name of a variable looks like that of a key or token."""
-    return _SECRET_NAME.search(variable) is not None
+    return variable != NOT_SECRET and _SECRET_NAME.search(variable) is not None
 
 
 def credentials(graph: Graph, root: int) -> Iterator[Credential]:

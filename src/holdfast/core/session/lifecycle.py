@@ -4,9 +4,9 @@ Rule 1: a state tells operators what they can do with the session, not what its 
 session is live while a client is attached, else detached; its programs run in both states.
 Rule 2: every change is an event with the old and the new state. An event that is not in the table
 is refused.
-Rule 3: `ended` and `reaped` are final. An ended incarnation does not come back.
-Rule 4: a session whose memory was lost while no host ran is `interrupted`. It is restoring until
-its next incarnation has started.
+Rule 3: `reaped` is final. An ended incarnation does not come back; the session can, as the next.
+Rule 4: a session whose memory was lost, and that comes back without it, is `interrupted`. It is
+restoring until its next incarnation has started.
 
 The diagram in ARCHITECTURE.md is drawn from this table; a test fails when it is stale.
 """
@@ -26,14 +26,19 @@ TABLE: Final[dict[str, dict[str, str]]] = {
     "live": {"left": "detached", **_ENDS, "halted": "halted", **_STOPS},
     "halted": {"resumed": "detached", **_ENDS, **_STOPS},
     "fenced": {"unfenced": "detached", **_ENDS},
-    "checkpointed": {"restore": "restoring", "reaped": "reaped", "lost": "ended"},
+    "checkpointed": {
+        "restore": "restoring",
+        "interrupted": "restoring",
+        "reaped": "reaped",
+        "lost": "ended",
+    },
     "restoring": {
         "started": "detached",
         "failed": "checkpointed",
         "lost": "ended",
         "interrupted": "restoring",
     },
-    "ended": {"reaped": "reaped"},
+    "ended": {"interrupted": "restoring", "reaped": "reaped"},
     "reaped": {},
 }
 

@@ -173,9 +173,13 @@ machines_parser = usage("""
     `holdfast join` adds a machine; then MACHINE/SESSION names a session there in every command.
     `forget` does not withdraw your access there: revoke it on that machine.
 
-    act=[ls|forget|rename=ls]  (default: ls)
+    `trust` lets a machine keep copies of sessions of this machine, and take these sessions over
+    (`checkpoint --to`, `move`). You need `manage` here, and `manage` and `grant` there.
+
+    act=[ls|forget|rename|trust=ls]  (default: ls)
     [MACHINE]  its name here
     [NAME]  the new name
+    --off  with trust: withdraw the trust; with trust alone the trusted machines are listed
     --json
 """)
 
@@ -184,6 +188,10 @@ def machines(args: Namespace) -> int:
     home = _home()
     if args.act == "ls":
         return _machines(args, known.listing(home))
+    if args.act == "trust":
+        from holdfast.faces.cli.recovery.trust import trust
+
+        return trust(args)
     if args.machine is None or (args.act == "rename") != (args.name is not None):
         raise Usage(
             f"machines {args.act} needs a machine"

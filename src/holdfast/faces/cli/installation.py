@@ -142,12 +142,19 @@ def _running(args: Namespace) -> int | None:
 
 
 def _what_next(args: Namespace, sessions: list[dict[str, object]]) -> int:
+    from holdfast.faces.cli.recovery.residency import waits_for_restore
     from holdfast.faces.cli.sessions import listing
     from holdfast.home import config
 
     making = not sessions and not args.detach and sys.stdin.isatty() and sys.stdout.isatty()
     if sessions:
-        print(f"\n{listing(sessions)}\n\nattach:       holdfast attach {sessions[-1]['name']}")
+        print(f"\n{listing(sessions)}\n")
+        if lost := [str(one["name"]) for one in sessions if waits_for_restore(one)]:
+            was = "session was" if len(lost) == 1 else "sessions were"
+            names = ", ".join(lost)
+            print(f"{len(lost)} {was} lost and can be restored: {names} (`holdfast restore NAME`)")
+        if here := [one for one in sessions if not waits_for_restore(one)]:
+            print(f"attach:       holdfast attach {here[-1]['name']}")
     else:
         print(
             f"\nno sessions yet{'; the first one, main, is made now' if making else ''}\n\n"
@@ -223,10 +230,13 @@ def doctor(args: Namespace) -> int:
     from pathlib import Path
 
     from holdfast.host.doctor import report as findings_of
+    from holdfast.host.fleet import readiness
 
     home = homes.resolve(os.environ)
     named = os.environ.get("HOLDFAST_CRIU", "")
-    findings = findings_of.run_doctor(Path(home.state), criu=named)
+    findings = findings_of.run_doctor(
+        Path(home.state), (*findings_of.CHECKS, *readiness.CHECKS), named, home.config
+    )
     findings += [_judged(home), _relayed(home), _told(home)]
     if args.json:
         put_json(findings_of.to_json(findings))

@@ -61,6 +61,16 @@ Sessions
     sessions: rename shell-1 work  give a session another name
     recovery.checkpoints: checkpoint work  save a session with its processes to disk
     recovery.checkpoints: restore work  bring a saved or lost session back with its processes
+    recovery.branches: fork work -n 2  make live branches of a session, which goes on
+    recovery.branches: branches work  list branches with their parents
+    recovery.branches: diff work-1  show what a branch has changed: files, processes, ports
+    recovery.branches: keep work-1  commit a branch's files and discard the other branches
+    recovery.branches: discard work-1  end a branch and remove its files
+    recovery.residency: reap work never  which idle sessions leave the memory, and when; a choice
+        for one
+    recovery.move: move work vault  let a session go on at another machine
+    recovery.leases: rehome work on  let another machine take over a session when this one is gone
+    recovery.leases: lease show work  which machine may have a session, and until when
     sessions: end build  end everything that runs in a session; `kill` does the same
     sessions: forget build  delete the remains of an ended session
 
@@ -116,6 +126,7 @@ Machines
 Installation
     service: service install --dry-run  start the host at boot with systemd; sessions survive
         upgrades
+    recovery.residency: drain --notice 90s  save every session before the machine goes down
     installation: doctor  what works on this machine, what does not, and how to fix it
     installation: drill  provoke each failure mode on a throw-away home, and show what held
     installation: config show  the effective configuration and its sources
@@ -253,6 +264,7 @@ def dispatch(args: list[str]) -> int:
             meant.explain(e, options)
         if isinstance(typed, str):
             meant.name_session(e, typed)
+        e.recover = e.recover.replace("holdfast COMMAND ", f"holdfast {name} ")
         raise
     return code
 

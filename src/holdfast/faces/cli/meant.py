@@ -33,7 +33,11 @@ def is_elsewhere(error: HoldfastError, options: Namespace, word: str | None) -> 
 
     `options` then name the machine too. The command had no effect so far.
     """
-    if error.facts.get("what") != "session" or not word or error.facts.get("word") != word:
+    found = error.facts.get("known_as")  # id and name of a session that went to another machine
+    known_as = [str(one) for one in found] if isinstance(found, list) else []
+    if error.facts.get("what") != "session" or not word:
+        return False
+    if word != error.facts.get("word") and word not in known_as:
         return False
     import os
 
@@ -45,7 +49,7 @@ def is_elsewhere(error: HoldfastError, options: Namespace, word: str | None) -> 
     from holdfast.faces.cli import fleet
 
     try:
-        options.session = fleet.find_elsewhere(options, word)
+        options.session = fleet.find_elsewhere(options, known_as[0] if known_as else word)
     except NotFound as e:
         error.message = e.message
         return False

@@ -31,7 +31,6 @@ PLAIN_READ = "plain-explained"  # a file of the home: the meaning was shown
 NEVER_MEANS = """\
 This cannot be undone. If the last administrator of this machine leaves or loses the key, no command
 makes another one: the machine then needs a new home."""
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 operator_parser = usage("""
@@ -418,10 +417,12 @@ def _delegated(
 
 def lasting(text: str) -> float:
     """Seconds of `30m`, `8h`, `7d`."""
-    number, unit = text[:-1], text[-1:]
-    if unit not in UNITS or not number.isdigit() or not 0 < int(number) * UNITS[unit] < 1e9:
-        raise Usage(f"{text!a} is not a length of time", "like 30m, 8h or 7d")
-    return int(number) * UNITS[unit]
+    from holdfast.model import durations
+
+    try:
+        return durations.read(text)
+    except ValueError as e:
+        raise Usage(f"{text!a} is not a length of time", "like 30m, 8h or 7d") from e
 
 
 def _rate(text: str | None) -> list[int] | None:

@@ -136,7 +136,11 @@ def _setup(args: Namespace) -> Setup:
     texts = (
         {units.RELAY: units.relay(installation, args.command)}
         if args.relay
-        else {units.NURSERY: units.nursery(installation), units.HOST: units.host(installation)}
+        else {
+            units.NURSERY: units.nursery(installation),
+            units.HOST: units.host(installation),
+            units.DRAIN: units.drain(installation),
+        }
     )
     made = []
     for name, text in texts.items():
@@ -440,7 +444,8 @@ def _uninstall(args: Namespace, setup: Setup) -> int:
         raise Impossible(*impossible)
     did: list[str] = []
     for unit in reversed(ours):  # the host before the nursery
-        words = ("stop",) if unit.name == units.NURSERY else ("disable", "--now")
+        wanted = unit.name in (units.HOST, units.RELAY)
+        words = ("disable", "--now") if wanted else ("stop",)
         _must(setup.manager, did, *words, unit.name)
     for unit in ours:
         try:

@@ -62,6 +62,8 @@ def new_parser(p: ArgumentParser) -> None:
             command and line; default: exec where it costs nothing)
         --limit LIST  bounds of memory, processes, cpu and disk, for example
             memory=4G,processes=2000 (default: [limits] of the configuration, if contained)
+        --reap never|evict|end  what the reaper may do with the idle session (default: as
+            reaper.action of the configuration says)
         --clipboard  let programs write to your clipboard and to the clipboard of every viewer that
             allows it (OSC 52)
         --no-attach  do not attach
@@ -101,6 +103,8 @@ def new(args: Namespace) -> int:
         set_here["limit"] = args.limit
     if args.clipboard:
         set_here["clipboard"] = True
+    if args.reap:
+        set_here["reap"] = args.reap
     set_here |= _tree_asked(args, connection.away is None)
     made = connection.request(
         "new",
@@ -192,10 +196,10 @@ ls_parser = usage("""
     machine=[MACHINE/]  list the sessions of this machine; write a slash after its name
     -a --all  ended sessions too
     -l --local  only the sessions of this machine
+    --cost  what each session costs: memory, processor time, disk, since when and for whom
     -e --everywhere  wait for every known machine, however long it takes (default: 3 seconds)
     --json
 """)
-
 
 MACHINES_WAIT_S = 3.0  # for the answers of known machines, beside the local list
 
@@ -214,7 +218,8 @@ def ls(args: Namespace) -> int:
 
     from holdfast.faces.cli import fleet
 
-    there = fleet.Everywhere(args, lambda one: one.request("ls", all=args.all)["sessions"])
+    asked: Json = {"all": args.all, **({"cost": True} if args.cost else {})}
+    there = fleet.Everywhere(args, lambda one: one.request("ls", **asked)["sessions"])
     until = time.monotonic() + MACHINES_WAIT_S
     sessions, where = _listed(args)
     left = None if args.everywhere else max(0.0, until - time.monotonic())
@@ -238,7 +243,8 @@ def ls(args: Namespace) -> int:
 def _listed(args: Namespace) -> tuple[list[Json], str]:
     """The sessions of one machine, and how `new` names that machine."""
     connection = link(args)
-    sessions: list[Json] = connection.request("ls", all=args.all)["sessions"]
+    cost: Json = {"cost": True} if args.cost else {}
+    sessions: list[Json] = connection.request("ls", all=args.all, **cost)["sessions"]
     if connection.away is None:
         return sessions, ""
     # Show the local name of the machine, which users type.
@@ -248,24 +254,27 @@ def _listed(args: Namespace) -> tuple[list[Json], str]:
 
 def _put_listing(args: Namespace, sessions: list[Json], where: str) -> int:
     from holdfast.faces.cli import output
+    from holdfast.faces.cli.recovery import residency
 
     if args.json:
         output.put_json([output.timed(s, s["created"]) for s in sessions])
     elif not sessions:
         print(f"no sessions; `holdfast new{where}` makes one")
     else:
-        print(listing(sessions))
+        print(residency.costs(sessions) if args.cost else listing(sessions))
     return 0
 
 
 def listing(sessions: list[Json]) -> str:
     from holdfast.faces.cli import output
+    from holdfast.faces.cli.recovery import residency
 
     rows = []
     for s in sessions:
         state = s["state"] if s["exit_code"] is None else f"{s['state']} ({s['exit_code']})"
         if s["state"] == "ended" and s["exit_code"] is None:
             state = s.get("reason") or "ended"
+        state = residency.saved(s) or state
         if s.get("stopped"):
             state += f" (stopped: {', '.join(one['operator'] for one in s['stopped'])})"
         turn = s["turn"]["holder"] if s["turn"] else "-"

@@ -165,6 +165,7 @@ class Act:
                 f"it was signed for incarnation {self.said['epoch']} of {session.name}; "
                 f"this is {self.epoch}",
                 "look at the session first, then decide",
+                epoch=self.epoch,
             )
 
     # ------------------------------------------------------------ while it is held

@@ -51,6 +51,7 @@ class OperatorStops:
     async def stop(self, session: Session, operator: str, by: str) -> OperatorStop:
         """Stops the operator's processes. From now on its acts in this session are refused."""
         began = time.monotonic()
+        await self._halter.quiet(session.id)
         if session.stopped.get(operator) is None:
             where = execution(session)
             group = await self._halter.in_thread(stop_some.new_group, self._halter, where)
@@ -78,6 +79,7 @@ class OperatorStops:
 
     async def resume(self, session: Session, operator: str | None) -> list[Stop]:
         """Lets the processes of this operator go on, or of all stopped operators."""
+        await self._halter.quiet(session.id)
         resumed = [one for one in session.stopped if operator in (None, one.operator)]
         for one in resumed:
             session.stopped.remove(one.operator)

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 HALT_WAIT_S = 2.0  # for the kernel to confirm the halt; after that `complete` is False
 PREFER_AFTER_S = 0.002  # processes that still run after this time get a higher priority
 RELEASE_WAIT_S = 0.5  # for released processes to stop again
+QUIET_S = 5.0  # for CRIU to save a session; the pause of several GB, or on a busy machine
 END_WAIT_S = 5.0  # for all processes to die
 FETCH_ROUNDS = 8  # a process outside the group may fork before it is moved
 SETTLE_S = 0.1  # for processes that were told to stop, before all are looked at again
@@ -114,6 +115,7 @@ class Halter:
         self.groups = Groups(state)
         self._spared = spared
         self._pool = Pool(THREADS, "halt", short_slice)
+        self.dumping = dict[str, asyncio.Future[None]]()  # sessions that stand still for CRIU
 
     # ------------------------------------------------------------ for the host's loop
 
@@ -127,13 +129,23 @@ class Halter:
         processor.
         """
         begin = time.monotonic()
+        await self.quiet(execution.session)
         with raised(True):
             group = self.groups.find(execution.session, execution.root_pid)
             if group:
                 self.groups.order(group)
             return await self.in_thread(_joining, self.halt_now, execution, last_act, begin)
 
+    async def quiet(self, session: str) -> None:
+        """Wait while CRIU works on a session: a halt or resume in between would hold CRIU up.
+
+        The processes stand still meanwhile. After QUIET_S the caller goes on nevertheless.
+        """
+        if (dump := self.dumping.get(session)) is not None:
+            await asyncio.wait({dump}, timeout=QUIET_S)
+
     async def resume(self, execution: Execution) -> Resumed:
+        await self.quiet(execution.session)
         with raised(True):  # otherwise the resumed programs would delay the answer
             return await self.in_thread(_joining, self.resume_now, execution)
 
@@ -291,6 +303,17 @@ class Halter:
                     time.sleep(PAUSE_S / 2)
             todo += below
         return refused
+
+    def keep_halted(self, execution: Execution) -> How:
+        """Halt a restored session, whose processes begin stopped by SIGSTOP."""
+        how, group, init = self.way(execution)
+        if group:
+            self.groups.freeze(group, True, HALT_WAIT_S)
+            for pid in rules.to_continue(self._members(execution, init)):  # frozen, not stopped
+                send(pid, signal.SIGCONT)
+        elif init:
+            order(execution.keeper_pid, init, True)
+        return how
 
     # ------------------------------------------------------------ resume, end
 

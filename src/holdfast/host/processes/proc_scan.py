@@ -148,7 +148,7 @@ def listening(pids: Iterable[int]) -> list[Socket]:
     tables: dict[str, Table] = {}
     found: list[Socket] = []
     for pid in pids:
-        inodes = _socket_inodes(pid)
+        inodes = socket_inodes(pid)
         if not inodes:
             continue
         try:
@@ -184,7 +184,7 @@ def unreadable(pids: Iterable[int]) -> list[int]:
     return closed
 
 
-def _socket_inodes(pid: int) -> set[int]:
+def socket_inodes(pid: int) -> set[int]:
     inodes = set()
     try:
         for name in os.listdir(f"/proc/{pid}/fd") if not half(pid) else ():

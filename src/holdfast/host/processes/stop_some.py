@@ -79,7 +79,9 @@ def new_group(halter: Halter, execution: Execution) -> str:
 
 
 def stop(halter: Halter, group: str, some: Some) -> StoppedSome:
-    return _freeze(halter, group, some) if group else _signal_all(halter, some)
+    if group and os.path.isdir(group):  # a restore of the session makes a new group for all
+        return _freeze(halter, group, some)
+    return _signal_all(halter, some)
 
 
 def _freeze(halter: Halter, group: str, some: Some) -> StoppedSome:
@@ -97,13 +99,13 @@ def _freeze(halter: Halter, group: str, some: Some) -> StoppedSome:
         inside = groups.pids(group)
     late = set() if frozen else {one.pid for one in look(inside) if one.running}
     missed = tuple(sorted(refused | late))
-    return StoppedSome(FREEZE, _identified(inside - late), missed, suspended)
+    return StoppedSome(FREEZE, identified(inside - late), missed, suspended)
 
 
 def _suspend(pids: list[int], foreground: int) -> Identified:
     """Stops the processes of the foreground job; returns when they stand still, or later."""
     job = [one.pid for one in look(pids) if one.running and one.group == foreground]
-    suspended = _identified(pid for pid in job if stop_threads(pid))
+    suspended = identified(pid for pid in job if send(pid, signal.SIGSTOP))
     deadline = time.monotonic() + SUSPEND_WAIT_S
     while any(one.running for one in look(job)) and time.monotonic() < deadline:
         time.sleep(PAUSE_S)
@@ -120,7 +122,7 @@ def _signal_all(halter: Halter, some: Some) -> StoppedSome:
             # The walk reads a parent before its children: none of them ran, so none can fork.
             return StoppedSome(BEST_EFFORT, tuple(stopped.items()), tuple(sorted(running)))
         for pid in left:
-            stopped |= _identified((pid,))
+            stopped |= identified((pid,))
             if not stop_threads(pid):
                 refused.add(pid)
         time.sleep(pause)
@@ -141,7 +143,7 @@ def resume(halter: Halter, group: str, signalled: Identified) -> None:
         with contextlib.suppress(OSError):
             os.rmdir(group)
     for one in reversed(signalled):  # children first: a shell notices nothing
-        if one in _identified((one[0],)):
+        if one in identified((one[0],)):
             send(one[0], signal.SIGCONT)
 
 
@@ -161,7 +163,7 @@ def _below(halter: Halter, some: Some) -> list[int]:
     return todo
 
 
-def _identified(pids: Iterable[int]) -> Identified:
+def identified(pids: Iterable[int]) -> Identified:
     return tuple(
         (pid, found.start) for pid in sorted(pids) if (found := read_stat(pid)) is not None
     )

@@ -120,11 +120,12 @@ async def _approver(
 def _layout(session: Session | None, pending: Pending) -> str:
     """The layout of the session in which the act happens: "contained", "plain" or "".
 
-    A `new` happens in the session that it makes. Its layout is part of the act that is approved.
+    A `new` or `restore` happens in the session that it starts. The layout of that session is part
+    of the act that is approved.
     """
     if session is not None:
         return session.layout.get("layout", "")
-    if pending.binding.act != "new" or pending.evidence is None:
+    if pending.binding.act not in ("new", "restore") or pending.evidence is None:
         return ""
     return CONTAINED if pending.evidence.details.get("contained") == str(True) else "plain"
 

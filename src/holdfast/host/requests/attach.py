@@ -30,6 +30,7 @@ async def attach(host: Host, ctx: Context, q: Attach) -> None:
     """Sends the reply itself, because descriptors of the output buffer may go along."""
     engine, conn = host.engine, ctx.conn
     session = engine.find(q.session)
+    engine.leases.refuse(session)
     rights = engine.authority.rights_of(conn.key, session.id, time.time())
     observe = q.observe or "input" not in rights
     if q.agent and not observe and not conn.channel and _takes_agent(session):

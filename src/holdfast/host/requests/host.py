@@ -158,6 +158,10 @@ class Host:
                 self._timer.cancel()
             self._timer = loop.call_later(min(max(0.01, at - now), RECHECK_MAX_S), self.recheck)
 
+    def in_use(self, session: Session) -> bool:
+        """Whether an open forward leads into the session."""
+        return any(one.session is session for one in self.forwards.values())
+
     # ------------------------------------------------------------ attached clients
 
     def attached(self, viewer: Viewer) -> None:

@@ -7,6 +7,8 @@ import termios
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from holdfast.core.checkpoint import manifest as forms
+from holdfast.core.checkpoint.manifest import Manifest
 from holdfast.core.contract.codec import encode
 from holdfast.core.contract.message import ABSENT, Absent, SessionNamed, Size
 from holdfast.core.contract.output import (
@@ -22,9 +24,18 @@ from holdfast.core.contract.output import (
     Waiting,
 )
 from holdfast.core.contract.record import Events, EventsReply, Exported, Log, LogReply
-from holdfast.core.contract.sessions import Listed, Ls, Summary, WhoReply
+from holdfast.core.contract.sessions import (
+    Cost,
+    Listed,
+    Ls,
+    OnDisk,
+    Pinned,
+    Summary,
+    WhoReply,
+)
 from holdfast.core.session.graph import Terminal, as_json, fitted
 from holdfast.host.acts.approvals import facts
+from holdfast.host.engine import Engine
 from holdfast.host.lifecycle.after_end import changed_tool_files
 from holdfast.host.originators.timers import timers, written
 from holdfast.host.processes.graph import of_session
@@ -42,6 +53,7 @@ from holdfast.host.requests.summary import (
     turn,
     unreachable,
 )
+from holdfast.host.residency.costs import Cost as Measured
 from holdfast.host.session.attention_probe import read_attention
 from holdfast.host.storage import store
 from holdfast.host.storage.store import SessionRow
@@ -101,17 +113,65 @@ async def ls(host: Host, ctx: Context, q: Ls) -> Listed:
     ended = [
         r
         for r in engine.ended.values()
-        if (q.all or r.state == "checkpointed") and host.may_observe(ctx.conn, r.id)
+        if (q.all or r.state == "checkpointed" or engine.incarnations.restorable(r))
+        and host.may_observe(ctx.conn, r.id)
     ]
     if ended:
         out += [describe_ended(r, relay) for r in sorted(ended, key=lambda r: r.ended or 0)]
+    out = [await _on_disk(engine, one) for one in out]
     last = engine.last_used.newest(ctx.conn.operator, {s.id for s in running})
-    return Listed(sessions=tuple(out), last=last or ABSENT)
+    pinned: Pinned | Absent = ABSENT
+    if q.cost is True:
+        costs = await engine.residency.costs.fresh()
+        out = [await _with_cost(engine, one, costs.get(one.id)) for one in out]
+        seen = [costs[one.id] for one in out if one.id in costs]
+        idle = engine.residency.costs.silent({one.id for one in out})
+        pinned = Pinned(
+            sessions=len(seen),
+            memory=sum(one.memory for one in seen),
+            idle=len(idle),
+            idle_memory=sum(costs[id].memory for id in idle),
+        )
+    return Listed(sessions=tuple(out), last=last or ABSENT, pinned=pinned)
+
+
+async def _on_disk(engine: Engine, one: Summary) -> Summary:
+    row = engine.ended.get(one.id)
+    if row is not None and engine.incarnations.restorable(row):
+        made = await asyncio.to_thread(engine.incarnations.checkpoints.of, one.id)
+        newest = forms.newest(made)
+        return one if newest is None else replace(one, on_disk=_disk(newest))
+    if one.state != "checkpointed":
+        return one
+    # It is still among the living for the moment until its end is filed.
+    living = engine.sessions.get(one.id)
+    row = engine.ended.get(one.id) if living is None else living.record
+    found = None if row is None else await engine.residency.evictions.manifest(row)
+    if found is None:
+        return one
+    return replace(one, on_disk=_disk(found))
+
+
+def _disk(found: Manifest) -> OnDisk:
+    return OnDisk(checkpoint=found.id, at=found.at, bytes=found.bytes, by=found.by)
+
+
+async def _with_cost(engine: Engine, one: Summary, cost: Measured | None) -> Summary:
+    if cost is not None:
+        return replace(one, cost=Cost(**cost._asdict()))
+    if one.state != "checkpointed":
+        return one
+    disk = await asyncio.to_thread(engine.residency.costs.disk, one.id)
+    return replace(
+        one, cost=Cost(memory=0, swap=0, cpu_s=0.0, disk=disk, since=one.created or 0.0, maker="")
+    )
 
 
 async def get(host: Host, ctx: Context, q: SessionNamed) -> Summary:
     found, relay = host.engine.find_any(q.session), host.engine.uplinks.state
-    return describe_ended(found, relay) if isinstance(found, SessionRow) else describe(found, relay)
+    if isinstance(found, SessionRow):
+        return await _on_disk(host.engine, describe_ended(found, relay))
+    return describe(found, relay)
 
 
 async def who(host: Host, ctx: Context, q: SessionNamed) -> WhoReply:
@@ -147,6 +207,9 @@ async def wait(host: Host, ctx: Context, q: Wait) -> Waited:
 async def view(host: Host, ctx: Context, q: View) -> Viewed:
     found = host.engine.find_any(q.session)
     if isinstance(found, SessionRow):
+        host.engine.copies.refuse_elsewhere(found.id)
+        if found.lost and not any(found.screen):
+            host.engine.incarnations.refuse_if_saved(found.id)
         return Viewed(
             id=found.id,
             name=found.name,

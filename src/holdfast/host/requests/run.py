@@ -82,6 +82,11 @@ async def run(host: Host, ctx: Context, q: Run) -> Ran:
     watch = _Watch(session, runid, known is None and not act.repeat)
     holds, before, stdin, unaware = False, None, None, False
     try:
+        if known is None and act.repeat and session.lane.before(client, number):
+            raise OutcomeUnknown(
+                f"this run went to an earlier incarnation of {session.name}, which is lost",
+                f"`holdfast log {session.name}` has it; look first, then run it again",
+            )
         if known is None and act.repeat:
             # Typed a moment ago, the shell may not have begun it yet.
             if not await session.or_end(watch.started, RUN_TRIGGER_WAIT_S):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from hashlib import blake2b
 
 from holdfast.core.contract.message import Absent, extended
 from holdfast.core.contract.sessions import Created, End, Ended, Forget, Named, New, Rename
+from holdfast.core.reaper.reaper import CHOICES
 from holdfast.host.acts.act_context import Program, ProposedAct
 from holdfast.host.acts.door import testimony
 from holdfast.host.exec_gate import gate
@@ -19,8 +21,9 @@ from holdfast.host.processes.halt import execution
 from holdfast.host.requests.host import Context, Host
 from holdfast.host.requests.summary import describe, describe_ended, shortened
 from holdfast.host.session.session import Session
+from holdfast.host.storage import store
 from holdfast.host.storage.store import SessionRow
-from holdfast.model.errors import NotAllowed, Refused, Usage
+from holdfast.model.errors import NotAllowed, Refused, Unavailable, Usage
 
 COLS_ROWS = range(2, 1001)
 
@@ -73,6 +76,7 @@ async def new(host: Host, ctx: Context, q: New) -> Created:
             **({"gate": q.gate} if q.gate else {}),
             **({"limit": limit} if limit else {}),
             **({"clipboard": "True"} if q.clipboard is True else {}),
+            **({"reap": q.reap} if isinstance(q.reap, str) else {}),
             **({} if q.argv else {"shell": program[0]}),
         },
         q.hold or 0.0,
@@ -103,6 +107,8 @@ async def new(host: Host, ctx: Context, q: New) -> Created:
         q.clipboard is True or engine.settings.clipboard,
     )
     session = await engine.create(request, conn.operator)
+    if isinstance(q.reap, str):
+        engine.residency.reaping.choose(session, q.reap)
     made = describe_ended(session.record) if session.ended.done() else describe(session)
     _record_spawn(host, ctx, session, contained)
     act.outcome = {"session": session.id, "name": session.name}
@@ -156,6 +162,8 @@ def _check(q: New, env: dict[str, str], cwd: str) -> None:
         raise Usage("--gate is exec or input")
     if q.umask > 0o777:
         raise Usage("a umask is at most 0777")
+    if not isinstance(q.reap, Absent) and q.reap not in CHOICES:
+        raise Usage(f"--reap is one of {', '.join(CHOICES)}")
 
 
 def _refuse_given(q: New, allowed: Sequence[str]) -> None:
@@ -196,11 +204,30 @@ def _record_spawn(host: Host, ctx: Context, session: Session, contained: bool) -
 
 
 async def _existing(host: Host, ctx: Context, q: New) -> Session | None:
-    """For `new -A`: the running session of that name."""
+    """For `new -A`: the session of that name, which may have to come back from the disk."""
     found = await host.engine.named(q.name) if q.existing and q.name else None
+    if found is None and q.name:
+        found = await _evicted(host, ctx, q.name, q.existing)
     if found is not None:
         host.require(ctx.conn, "observe", found.id)
     return found
+
+
+async def _evicted(host: Host, ctx: Context, name: str, existing: bool) -> Session | None:
+    """The session of that name that the host had evicted; Refused if a new one is wanted."""
+    residency = host.engine.residency
+    for row in [one for one in host.engine.ended.values() if one.name == name]:
+        if not await residency.evictions.evicted(row):
+            continue
+        if not existing:
+            raise Refused(
+                f"a session named {name} is on the disk ({row.id})",
+                f"`holdfast attach {name}` brings it back, or choose another name",
+                taken=True,
+            )
+        host.require(ctx.conn, "observe", row.id)
+        return await residency.wake(row, ctx.conn.operator, lambda facts: None)
+    return None
 
 
 async def rename(host: Host, ctx: Context, q: Rename) -> Named:
@@ -219,13 +246,22 @@ async def end(host: Host, ctx: Context, q: End) -> Ended:
         return _ended(found, "")
     await engine.door.enter(ctx.act, ProposedAct("end", wait_s=q.hold), owed=True)
     if found.state == "halted":  # a frozen process hears no other signal
+        found.end_of.asked_for(ctx.conn.operator)
         await engine.halter.end(execution(found))
         if found.ended.done():  # its keeper is released, and cannot be asked any more
+            await _durable(host, found)
             return _ended(found.record, "SIGKILL")
     signal = await found.end(ctx.conn.operator, lambda: engine.halter.end(execution(found)))
+    await _durable(host, found)
     return _ended(
         found.record, signal, await changed_tool_files(engine.threads, engine.home, found.id)
     )
+
+
+async def _durable(host: Host, ended: Session) -> None:
+    """A power cut after the answer must not undo the end; a full disk does not delay it."""
+    with contextlib.suppress(Unavailable):
+        await host.engine.store.run(store.save(ended.record))
 
 
 def _ended(r: SessionRow, signal: str, changed: Sequence[str] = ()) -> Ended:

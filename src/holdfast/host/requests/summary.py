@@ -6,6 +6,7 @@ import os
 import time
 from typing import Any, TypedDict, cast
 
+from holdfast.core.contract.checkpoints import LeaseState
 from holdfast.core.contract.message import ABSENT, Size
 from holdfast.core.contract.sessions import (
     Attached,
@@ -64,8 +65,10 @@ def describe(s: Session, relay: str = "none") -> Summary:
         keeper=s.keeper_pid,
         shell=s.commands.kind,
         **layout(s),
+        lease=LeaseState(**known) if (known := s.lease()) is not None else ABSENT,
         exit_code=s.record.exit_code,
         ref=s.ref,
+        reap=str(s.label["reap"]) if "reap" in s.label else ABSENT,
     )
 
 

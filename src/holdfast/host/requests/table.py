@@ -39,11 +39,11 @@ from holdfast.host.requests.files import handlers as files
 from holdfast.host.requests.files import uploads
 from holdfast.host.requests.host import Context, Host
 from holdfast.host.requests.ports import forward
-from holdfast.host.requests.recovery import checkpoints
+from holdfast.host.requests.recovery import branches, checkpoints, copies, leases, residency
 from holdfast.host.runtime.connection import Connection
 from holdfast.host.session.session import Session
 from holdfast.host.storage.store import SessionRow
-from holdfast.model.errors import NotAllowed, NotFound, Usage
+from holdfast.model.errors import NotAllowed, NotFound, Stale, Usage
 
 Handler = Callable[[Host, Context, Any], Coroutine[Any, Any, object]]
 HANDLERS: Final[Mapping[str, Handler]] = {
@@ -60,7 +60,31 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     "signal": signals.signal,
     "checkpoint": checkpoints.checkpoint,
     "restore": checkpoints.restore,
+    "checkpoint.remove": checkpoints.remove,
     "checkpoints": checkpoints.checkpoints,
+    "fork": branches.fork,
+    "branches": branches.branches,
+    "diff": branches.diff,
+    "keep": branches.keep,
+    "discard": branches.discard,
+    "reap": residency.reap,
+    "reaper": residency.reaper,
+    "drain": residency.drain,
+    "checkpoint.every": copies.every,
+    "move": copies.move,
+    "copies.take": copies.take,
+    "copies.withdraw": copies.withdraw,
+    "machines.trust": copies.trust,
+    "machines.trusted": copies.trusted,
+    "copies.check": copies.check,
+    "copies.offer": copies.offer,
+    "copies.missing": copies.missing,
+    "copies.put": copies.put,
+    "copies.commit": copies.commit,
+    "copies.taken": copies.taken,
+    "rehome": leases.rehome,
+    "lease": leases.lease,
+    "lease.invalidate": leases.invalidate,
     "forget": sessions.forget,
     "who": observe.who,
     "resolve": resolve.resolve,
@@ -119,6 +143,17 @@ HANDLERS: Final[Mapping[str, Handler]] = {
 }
 
 
+# Operations for which an evicted session comes back: they need its programs.
+WAKES: Final = frozenset(
+    (
+        *("attach", "run", "send", "wait", "forward", "files.ls", "files.stat", "files.get"),
+        *("files.search", "files.put", "files.rm", "files.mv"),
+    )
+)
+# Operations that bring a session to this machine: refused while it is drained.
+BRINGS: Final = {"new": "no new session", "restore": "no restore", "fork": "no branch"}
+
+
 async def handle(
     host: Host, conn: Connection, number: int, body: dict[str, Any]
 ) -> dict[str, Any] | None:
@@ -136,6 +171,11 @@ async def handle(
     session = _session(host, operation, request, named) if named is not None else None
     about = session.id if session is not None else None
     limited = _allowed(host, conn, operation, about)
+    if name in BRINGS:
+        host.engine.residency.draining.refuse(BRINGS[name])
+    if name in WAKES and isinstance(session, SessionRow) and session.state == "checkpointed":
+        await _wake(host, conn, number, session, acts.is_act(name, body))
+        session = _session(host, operation, request, session.id)
     context = Context(conn, number, limited)
     where = host.engine.door.here if operation.place == MACHINE else session
     host.under_way[handler.__name__] += 1
@@ -160,6 +200,17 @@ async def handle(
     finally:
         host.answered()
         host.under_way[handler.__name__] -= 1
+
+
+async def _wake(host: Host, conn: Connection, number: int, row: SessionRow, act: bool) -> None:
+    """Brings back an evicted session. The caller signs an act anew, for the new incarnation."""
+
+    def tell(facts: dict[str, Any]) -> None:
+        conn.event("restoring", request=number, session=row.id, **facts)
+
+    back = await host.engine.residency.wake(row, conn.operator, tell)
+    if back is not None and act:
+        raise Stale(f"session {row.name} has just come back from the disk")
 
 
 async def _carried_out(

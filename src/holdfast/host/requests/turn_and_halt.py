@@ -210,6 +210,7 @@ async def _advice(session: Session, operator: str, done: OperatorStop) -> str:
 
 async def resume(host: Host, ctx: Context, q: Resume) -> Resumed:
     session, conn = host.engine.find(q.session), ctx.conn
+    host.engine.leases.refuse(session)
     was = session.state == "halted"
     await host.engine.door.enter(ctx.act, ProposedAct("resume", wait_s=q.hold), owed=True)
     one = None if isinstance(q.operator, Absent) else q.operator

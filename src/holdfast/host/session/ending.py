@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from holdfast.core.originators.lineage import UNKNOWN, Cause
+from holdfast.core.session import interruption
 from holdfast.host.processes import proc_scan
 from holdfast.host.runtime.notify import log_errors, tell
 from holdfast.host.session.keeper_link import stuck
@@ -55,7 +56,8 @@ class Ending:
         self.memory_lost = False  # the keeper died: no exit code
         self._asked_by = ""  # the operator of the first request
         self.saved_as = ""  # the checkpoint with which the processes end
-        # The same, as a host learns it that finds the session already killed.
+        self.gone = ""  # why the session ends here: it goes on at another machine
+        # The same as `saved_as`, as a host learns it that finds the session already killed.
         self.find_saved: Callable[[], str] = lambda: ""
         self._by: dict[int, str] = {}  # the operator that last sent a signal to the first program
 
@@ -67,6 +69,10 @@ class Ending:
     def asked(self) -> bool:
         """Whether an operator asked for the end."""
         return bool(self._asked_by)
+
+    def asked_for(self, operator: str) -> None:
+        """An operator, or the host itself, ends the session: the end is no interruption."""
+        self._asked_by = self._asked_by or operator
 
     @property
     def perhaps(self) -> tuple[str, ...]:
@@ -109,9 +115,9 @@ class Ending:
             await asyncio.wait(self._requests)
         cause = session.commands.lineage.ending()
         code: int | None = None
-        reason = "exited"
+        reason, ended = "exited", 0
         if status != UNKNOWN_STATUS or session.link.welcome.root_pid == 0:
-            code = os.waitstatus_to_exitcode(status)
+            code = ended = os.waitstatus_to_exitcode(status)
             if code < 0:
                 cause = Cause(
                     self._by.get(-code, UNKNOWN.actor), None, (cause.actor, *cause.others)
@@ -119,6 +125,8 @@ class Ending:
                 reason, code = f"killed by {_signal_name(-code)}", 128 - code
         if self._asked_by:
             cause = Cause(self._asked_by, None)
+        known = cause.actor != UNKNOWN.actor
+        session.record.interrupted = interruption.perhaps(ended, session.commands.kind, known)
         await self._close(code, reason, status, cause)
 
     async def _drained(self, eof: asyncio.Future[None]) -> None:
@@ -150,11 +158,15 @@ class Ending:
         tell((*(viewer.pump for viewer in session.viewers), *session.streams))
         self.cause, self.memory_lost = cause, status < 0
         r.ended, r.exit_code, r.reason, r.ended_by = time.time(), code, reason, cause.actor
+        r.interrupted = r.interrupted or (self.memory_lost and not self.asked)
         r.output_start, r.output_end = session.ring.start, session.ring.head
         if status == signal.SIGKILL:  # a wait status: killed, without a core
             self.saved_as = self.saved_as or self.find_saved()
         if self.saved_as:
             r.reason, r.exit_code, code, r.ended_by = f"saved as {self.saved_as}", None, None, ""
+            r.interrupted = False
+        if self.gone:
+            r.reason = self.gone
         with log_errors(what):
             session.change(
                 "checkpointed" if self.saved_as else "exited" if status >= 0 else "lost",
@@ -188,7 +200,7 @@ class Ending:
             raise stuck(session.name, session.keeper_pid)
         session.pace.wait_no_more()
         session.event("session.end_asked", operator=operator)
-        self._asked_by = self._asked_by or operator
+        self.asked_for(operator)
         held: asyncio.Future[None] = session.loop.create_future()
         self._requests.add(held)
         return await asyncio.shield(session.spawn(self._carry_out(kill, held)))

@@ -67,6 +67,8 @@ class Lane:
         self._acked: dict[int, int] = {}
         self._sent: dict[int, int] = {}
         self._used: dict[int, int] = {}
+        self._before: dict[int, int] = {}  # of earlier incarnations, from the record
+        self._epoch = link.welcome.epoch
         # The number and the sequence of each origin's last act.
         self._last: dict[int, tuple[int, int]] = {}
         for origin in link.welcome.origins:
@@ -100,6 +102,10 @@ class Lane:
         """Whether this number is at or below that of an act that did not go to the keeper."""
         return number <= self._used.get(origin, 0)
 
+    def before(self, origin: int, number: int) -> bool:
+        """Whether this act, which is known, went to an earlier incarnation and not to this one."""
+        return number <= self._before.get(origin, 0)
+
     def restore_number(self, entry: dict[str, Any]) -> int:
         """After a start: the acked number of a client, from the client's last recorded entry."""
         origin = int(entry["client"], 16)
@@ -110,6 +116,8 @@ class Lane:
         ):
             # The keeper remembers only the newest clients; the record has all of them.
             self._acked[origin] = self._sent[origin] = entry["number"]
+            if entry["epoch"] < self._epoch:
+                self._before[origin] = entry["number"]
         return self.acked(origin)
 
     def origins(self) -> tuple[tuple[int, int, int], ...]:

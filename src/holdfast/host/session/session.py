@@ -16,7 +16,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypedDict, TypeVar
 
 from holdfast.core.originators.originators import UNSEEN
 from holdfast.core.screen.filter import ViewerFilter
@@ -44,6 +44,7 @@ from holdfast.host.shell import SessionDirectories
 from holdfast.host.storage.store import SessionRow
 from holdfast.host.terminal.view import View
 from holdfast.model.errors import (
+    Fenced,
     HoldfastError,
     OperatorStopped,
     Refused,
@@ -60,6 +61,18 @@ MUTE_S = 0.01  # a bell may wait this long if no client waits for output through
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Leased(TypedDict):
+    """A lease as `ls` shows it (core/contract/checkpoints.py)."""
+
+    owner: str
+    machine: str
+    epoch: int
+    until: float | None
+    rehomable: bool
+    state: str
+    why: str
 
 
 class Session:
@@ -118,6 +131,7 @@ class Session:
         self._states: dict[int, asyncio.Future[wire.State]] = {}
         self._tag = 0
         self.end_of = Ending(self)
+        self.lease: Callable[[], Leased | None] = lambda: None  # of a re-homable session
         link.on_bell = self.look_at_ring
         link.on_packet = self._packet
         link.on_closed = self._keeper_gone
@@ -172,6 +186,8 @@ class Session:
         return self.record.cols, self.record.rows
 
     def refuse_if_halted(self) -> None:
+        if self.state == "fenced":
+            raise Fenced(f"session {self.name} is fenced: it has no lease now")
         if self.state == "halted":
             raise Refused(
                 f"session {self.name} is halted", f"`holdfast resume {self.name}` goes on"
@@ -459,8 +475,12 @@ class Session:
     def rename(self, name: str) -> None:
         self.record.name = name
         self.label["name"] = name
-        self.link.send(wire.label(json.dumps(self.label).encode()))
+        self.send_label()
         self.leave_name()
+
+    def send_label(self) -> None:
+        """Give the label to the keeper, which keeps it for the next host."""
+        self.link.send(wire.label(json.dumps(self.label).encode()))
 
     def leave_name(self) -> None:
         """Write the name where a command finds it while no host answers (halt_directly.py)."""

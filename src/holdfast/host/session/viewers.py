@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 from holdfast.host.session.lane import ORIGIN_HOST
@@ -20,6 +21,7 @@ class Viewers(list[Viewer]):
         self._session = session
         self._tag = 0
         self._asked_size: tuple[int, int] | None = None  # of a resize that is under way
+        self.left_at = 0.0  # when the last one left, by the monotonic clock
 
     def tell(self, name: str, /, **body: object) -> None:
         for viewer in self:
@@ -58,6 +60,7 @@ class Viewers(list[Viewer]):
             session.link.send(wire.silence(viewer.tag))
         viewer.close()
         self.remove(viewer)
+        self.left_at = time.monotonic()
         self._counted()
         session.keyboard.end(viewer, how)
         if not any(v.conn.operator == operator for v in self):

@@ -1,6 +1,6 @@
 """The two directories of a session, and the names under which its programs see them.
 
-    readable   only the host writes: shell integration files, the text of a `run`, `bodies`
+    readable   only the host writes: shell integration files, the text of a `run`, `bodies`, `token`
     writable   the shell writes: snapshots of its state, its last history entry; also the agent link
 
 The host uses the paths outside. Shell files, the environment and arguments name the paths inside,
@@ -10,7 +10,9 @@ which differ if the session has a file tree of its own.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+TOKEN: Final = "token"  # the fencing token, in the readable directory
 
 
 class SessionDirectories(NamedTuple):
@@ -18,6 +20,10 @@ class SessionDirectories(NamedTuple):
     writable: Path
     readable_inside: Path
     writable_inside: Path
+
+    @property
+    def token_inside(self) -> Path:
+        return self.readable_inside / TOKEN
 
     @property
     def split(self) -> bool:

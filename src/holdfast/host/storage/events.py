@@ -14,13 +14,14 @@ from holdfast.host.runtime.notify import tell
 from holdfast.host.storage import store
 from holdfast.host.storage.store import Store
 
-HOWS: Final = ("client.left", "turn.taken")
+# Events with a fact of few possible values, by which they are counted.
+HOWS: Final = {"client.left": "how", "turn.taken": "how", "connection.lost": "kind"}
 
 
 class Events:
     def __init__(self, database: Store) -> None:
         self.counters: Counter[str] = Counter()
-        # By (event, `how`), for events with a fact `how` of few possible values.
+        # By (event, value of that fact).
         self.hows: Counter[tuple[str, str]] = Counter()
         self._store = database
         self._followers: list[Callable[[], None]] = []
@@ -28,7 +29,7 @@ class Events:
     def note(self, session: str, name: str, facts: Mapping[str, object]) -> None:
         self.count(name)
         if name in HOWS:
-            self.hows[name, str(facts["how"])] += 1
+            self.hows[name, str(facts[HOWS[name]])] += 1
         self._store.post(store.event(time.time(), session, name, facts))
         self.wake()
 

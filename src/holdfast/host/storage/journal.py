@@ -140,6 +140,31 @@ class Journal:
 
         await self._store.run(job)
 
+    async def once_keys(self, session: str) -> tuple[tuple[int, str], list[table.Key]]:
+        """The end of a session's record, and its idempotency keys, at this moment."""
+        found: tuple[table.Tip, list[table.Key]] = await self._store.run(
+            lambda db: (table.tip(db, session), table.once_keys(db, session))
+        )
+        return found
+
+    async def inherit_once(self, keys: Sequence[table.Key], branches: Sequence[str]) -> None:
+        """Give branches the idempotency keys of their parent."""
+
+        def job(db: apsw.Connection) -> None:
+            for branch in branches:
+                table.inherit_once(db, keys, branch)
+
+        await self._store.run(job)
+
+    async def disinherit_once(self, branches: Sequence[str]) -> None:
+        """Undo it, for branches that do not begin."""
+
+        def job(db: apsw.Connection) -> None:
+            for branch in branches:
+                table.forget_once(db, branch)
+
+        await self._store.run(job)
+
     def keys(self, typist: Typist, number: int) -> None:
         """Records an input of raw keys, in a range with adjacent inputs of the attachment."""
         item = self._writer.newest.get(typist.session)
@@ -227,6 +252,11 @@ class Journal:
         """The hash of the newest entry; None if the record is empty."""
         tip = self.tip(session)
         return tip.hash if tip is not None else None
+
+    async def acts(self, session: str) -> int:
+        """How many acts of operators the record has, apart from the one that discards it."""
+        found: int = await self._store.run(lambda db: table.acts(db, session))
+        return found
 
     async def knows(self, session: str, hash: str) -> bool:
         """Whether this hash belongs to the newest RECENT_ENTRIES.

@@ -127,6 +127,24 @@ def put_once(
     db.execute("INSERT OR REPLACE INTO record_once VALUES (?,?,?,?,?,?,?)", row)
 
 
+Key = tuple[str, str, bytes, str | None, bytes | None]  # actor, key, same, outcome, reply
+
+
+def once_keys(db: apsw.Connection, session: str) -> list[Key]:
+    asked = "SELECT actor, once, same, outcome, reply FROM record_once WHERE session = ?"
+    return [(row[0], row[1], row[2], row[3], row[4]) for row in _rows(db, asked, session)]
+
+
+def inherit_once(db: apsw.Connection, keys: Sequence[Key], branch: str) -> None:
+    """Copy the keys. They belong to the first entry of the branch, which names the parent."""
+    for actor, once, same, outcome, reply in keys:
+        put_once(db, branch, actor, once, same, 1, outcome, reply)
+
+
+def forget_once(db: apsw.Connection, session: str) -> None:
+    db.execute("DELETE FROM record_once WHERE session = ?", (session,))
+
+
 def once(db: apsw.Connection, session: str, actor: str, once: str) -> KeyedAct | None:
     rows = _rows(
         db,
@@ -178,6 +196,18 @@ def newest_hashes(db: apsw.Connection, session: str, limit: int) -> list[str]:
     """Oldest first."""
     sql = "SELECT hash FROM record WHERE session = ? ORDER BY seq DESC LIMIT ?"
     return [str(hash) for (hash,) in _rows(db, sql, session, limit)][::-1]
+
+
+def acts(db: apsw.Connection, session: str) -> int:
+    """How many acts there are: intents and keys, apart from the act that discards the session."""
+    sql = "SELECT body FROM record WHERE session = ?"
+    found = [canonical.decode(body) for (body,) in _rows(db, sql, session)]
+    return len([one for one in found if _is_act(one)])
+
+
+def _is_act(entry: Fields) -> bool:
+    kind, intent = entry["kind"], entry["phase"] == record.INTENT
+    return bool(kind == record.KEYS or (intent and kind != "discard"))
 
 
 def open_intents(db: apsw.Connection) -> list[Fields]:

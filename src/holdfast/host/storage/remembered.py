@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from holdfast.host.storage.store import Job, forget_description
 
 ROWS: Final = "SELECT session, body FROM remembered"
-DESCRIPTION_BYTES: Final = 1 << 20  # a larger one is not stored: the session is not brought back
+DESCRIPTION_BYTES: Final = 1 << 20  # of a larger one, the shortened form is stored
 _NONCE_BYTES: Final = 12
 
 
@@ -46,10 +46,11 @@ class Remembered:
             return None
         return found if isinstance(found, dict) else None
 
-    def save(self, session: str, description: dict[str, Any]) -> Job:
-        """A job that stores the description in place of the last one."""
-        plain = json.dumps(description).encode()
-        if len(plain) > DESCRIPTION_BYTES:
+    def save(self, session: str, descriptions: Iterable[dict[str, Any]]) -> Job:
+        """A job that stores a description in place of the last one: the first that fits."""
+        encoded = (json.dumps(one).encode() for one in descriptions)
+        plain = next((one for one in encoded if len(one) <= DESCRIPTION_BYTES), None)
+        if plain is None:
             return forget_description(session)
         nonce = os.urandom(_NONCE_BYTES)
         body = nonce + self._aead.encrypt(nonce, plain, session.encode())

@@ -84,9 +84,17 @@ class SessionRow:
     output_start: int = 0
     output_end: int = 0
     survivors: int = 0
+    rehomable: bool = False  # its keeper has a deadline: the end of this machine's lease
     viewers: int = 0  # attached clients; after a restart of the host: expected back
+    interrupted: bool = False  # ended, and not settled yet (core/session/interruption.py)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it ended without an exit of its program, and can be re-established."""
+        return self.state == "ended" and (self.interrupted or self.reason.startswith("lost"))
 
 
+_LATER = ("ended_by", "interrupted")
 Event = dict[str, Any]
 Job = Callable[[apsw.Connection], None]
 Search = Callable[[apsw.Connection], list[Event]]
@@ -254,8 +262,8 @@ def raise_term(value: int) -> Job:
 
 
 def body_of(record: SessionRow) -> dict[str, Any]:
-    """The stored fields; without `ended_by` while that is empty, as earlier hosts wrote rows."""
-    return {name: value for name, value in asdict(record).items() if value or name != "ended_by"}
+    """The stored fields, without later fields that are empty: earlier hosts do not know them."""
+    return {name: value for name, value in asdict(record).items() if value or name not in _LATER}
 
 
 def save(record: SessionRow) -> Job:

@@ -34,6 +34,9 @@ MODALITIES: Final = ("cli", "web", "phone", "sdk", "mcp", "acp", "ssh", "chat", 
 LEFT: Final = ("lost", "detached", "switched", "ended")  # how a client left
 TAKEN: Final = ("write", "request", "grant", "hand", "seize")  # how the turn was taken
 OTHER: Final = "other"
+CLOSED: Final = ("closed_by_restore", "closed_by_move", "closed_by_fork")
+LOST: Final = ("reset", "timeout", "silent", *CLOSED)  # how a connection of a program was lost
+SESSIONS_NAMED: Final = 20  # the most expensive ones: more labels would burden Prometheus
 UNKNOWN: Final = "unknown"  # the keeper of the session does not answer
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 # Each family with its help. On the page every name begins with `holdfast_`.
@@ -46,6 +49,14 @@ HELP: Final = {
     "rings_bytes": "Memory set aside for the output of sessions.",
     "keepers_resident_bytes": "Memory that the keepers of sessions hold, without what runs in "
     "them.",
+    "connections_watched": "TCP connections of programs to peers outside of their session.",
+    "connections_lost_total": "Such connections that were lost, by kind.",
+    "sessions_pinned_bytes": "Memory that sessions and their keepers pin, by whether they are "
+    "attached, or detached and silent for an hour; as of the last round.",
+    "session_pinned_bytes": "The same of the most expensive sessions, by id; only with "
+    "telemetry.names.",
+    "sessions_evicted": "Sessions that the host saved to disk and that come back by themselves.",
+    "draining": "1 while the machine is drained and new sessions are refused.",
     "attached_clients": "Clients that are attached, by kind of operator, kind of client, and "
     "whether they may write.",
     "attached_operators": "Operators that are attached, each once, to however many sessions.",
@@ -117,8 +128,10 @@ def _family(name: str, value: float | Mapping[Any, float] | Histogram, *labels: 
     return one(name, kind, help, value)
 
 
-def _by_how(engine: Engine, name: str, event: str, hows: Iterable[str]) -> Family:
-    return _family(name, {how: engine.events.hows[event, how] for how in hows}, "how")
+def _by_how(
+    engine: Engine, name: str, event: str, hows: Iterable[str], label: str = "how"
+) -> Family:
+    return _family(name, {how: engine.events.hows[event, how] for how in hows}, label)
 
 
 def _sessions(engine: Engine) -> Iterator[Family]:
@@ -137,7 +150,30 @@ def _sessions(engine: Engine) -> Iterator[Family]:
     yield _family("output_bytes_total", totals.output)
     yield _family("output_rolled_bytes_total", totals.rolled)
     yield _family("rings_bytes", sum(s.ring.size + HEADER_BYTES for s in running))
+    yield _family("connections_watched", engine.connection_watch.watched)
+    yield _by_how(engine, "connections_lost_total", "connection.lost", LOST, "kind")
     yield _family("keepers_resident_bytes", sum(_resident(s.keeper_pid) for s in running))
+    yield from _residency(engine)
+
+
+def _residency(engine: Engine) -> Iterator[Family]:
+    """The figures of the last round; this begins the next one if they are old."""
+    costs = engine.residency.costs
+    costs.refresh()
+    silent = {*costs.silent(engine.sessions)}
+    pinned = dict.fromkeys(("attached", "detached", "silent"), 0)
+    for id, cost in costs.last.items():
+        session = engine.sessions.get(id)
+        if session is not None:
+            use = "attached" if session.viewers else "silent" if id in silent else "detached"
+            pinned[use] += cost.memory
+    yield _family("sessions_pinned_bytes", pinned, "use")
+    most = sorted(costs.last.items(), key=lambda one: -one[1].memory)[:SESSIONS_NAMED]
+    named = {id: cost.memory for id, cost in most} if engine.settings.trace_names else {}
+    yield _family("session_pinned_bytes", named, "session")
+    evicted = sum(engine.residency.evictions.known(row) for row in engine.ended.values())
+    yield _family("sessions_evicted", evicted)
+    yield _family("draining", int(bool(engine.residency.draining.state)))
 
 
 def _clients(engine: Engine) -> Iterator[Family]:

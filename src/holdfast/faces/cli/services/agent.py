@@ -44,7 +44,7 @@ agent_parser = usage("""
     --name NAME  with add: the name of the operator (default: made of agent and directory)
     --session SESSION  with add: a contained session that exists (default: a new one)
     --cwd DIR  with add: the directory of the project (default: this one)
-    --tools SETS  with add: further tools for the agent: files, forward, or both with a comma
+    --tools SETS  with add: further tools for the agent: files, branches, forward, with commas
         (default: as before, else none)
     --expires D  with add: the right ends after 30m, 8h, 7d
     --json
@@ -116,7 +116,8 @@ def _operator(connection: Link, name: str) -> Json | None:
 def _session(connection: Link, name: str) -> Json | None:
     """The session, if it has not ended."""
     listed = connection.request("ls", all=False)["sessions"]
-    return next((one for one in listed if name in (one["name"], one["id"])), None)
+    living = [one for one in listed if one["state"] != "ended"]  # not a lost one
+    return next((one for one in living if name in (one["name"], one["id"])), None)
 
 
 def _may(operator: Json, session: str) -> list[Json]:
