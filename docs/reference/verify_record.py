@@ -79,6 +79,8 @@ CONTENT_KINDS = {
     "forward",
     "save",
     "restore",
+    "reap",
+    "drain",
     "files",
 }
 

@@ -8,7 +8,12 @@ from holdfast.core.contract.table import OPERATIONS
 from holdfast.faces.cli.main import ALSO_ACT, COMMANDS, parser
 
 # Acts that are no command of their own, with the command that asks for the act.
-ELSEWHERE = {"recovery.off": "operator", "relays.changed": "host"}
+ELSEWHERE = {"recovery.off": "operator", "relays.changed": "host"} | dict.fromkeys(
+    # Another machine sends a checkpoint, or takes it back; a lost session is taken over.
+    ("copies.offer", "copies.commit", "copies.withdraw"),
+    "checkpoint",
+)
+ELSEWHERE["copies.take"] = "restore"
 ACTS = sorted({*(one.name for one in OPERATIONS.values() if one.act), *ALSO_ACT})
 
 

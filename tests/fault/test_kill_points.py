@@ -233,7 +233,13 @@ def test_every_probe_of_the_host_has_its_kill() -> None:
     # Killed in tests/host/storage/test_journal.py, tests/e2e/authority/test_invite.py,
     # test_relay_faults.py. Tests of limits wait for theirs: nothing is half done there.
     # tests/host/storage/test_spool.py crashes at every operation on the files of the spool.
-    areas = ("host.journal.", "host.join.", "host.uplink.", "host.limits.", "host.spool.")
+    # Of recovery: tests/e2e/recovery/test_drain.py, test_reaper.py, test_fork.py, test_keep.py and
+    # test_move.py.
+    areas = (
+        *("host.journal.", "host.join.", "host.uplink.", "host.limits.", "host.spool."),
+        *("host.drain.", "host.evict.", "host.fork.", "host.keep.", "host.wake."),
+        *("move.", "copies."),
+    )
     elsewhere = [name for name in found if name.startswith(areas)]
     assert sorted(set(found) - set(elsewhere)) == sorted(KILLS)
 

@@ -29,6 +29,7 @@ from tests.support.installation import state_of
 from tests.support.keeper import Link, cpu_ns, stop
 from tests.support.stage import SOON_S, SOURCE, Stage, members
 
+LOSS = ("session.lost", "session.interrupted", "session.re_established")
 PATIENT = "[host]\naway_s = 120.0\n[session]\npace_s = 60.0\n"
 
 
@@ -68,8 +69,8 @@ def test_s4_the_nursery_killed(stage: Stage) -> None:
     assert faults_of(busy) == []
 
 
-def test_s7_a_keeper_killed_is_one_session_lost(stage: Stage) -> None:
-    """The loss is reported, also to viewers; the name is free; other sessions are untouched."""
+def test_r1_a_keeper_killed_is_a_loss_and_the_session_comes_back(stage: Stage) -> None:
+    """The loss is reported, also to viewers, which follow; other sessions are untouched."""
     stage.start_host()
     busy = Busy(stage, "busy", 4)
     stage.work("seen", "record", f"{stage.directory}/seen", 0)
@@ -77,16 +78,51 @@ def test_s7_a_keeper_killed_is_one_session_lost(stage: Stage) -> None:
     keeper, program = stage.session("seen")["keeper"], stage.session("seen")["pid"]
     os.kill(keeper, signal.SIGKILL)
     stage.pump.until(lambda: not stage.running(program), "the program is hung up on")
-    stage.pump.until(lambda: stage.ended("seen"), "the session is known to have ended")
-    found = stage.session("seen")
-    assert found["reason"] == "lost: its keeper died" and found["exit_code"] is None
-    stage.pump.until(lambda: viewer.ended or viewer.error, "the viewer is told")
-    assert viewer.ended is not None and viewer.ended["reason"] == "lost: its keeper died"
-    lost = [e["event"] for e in stage.events("seen") if e["event"] == "session.lost"]
-    assert lost == ["session.lost"]
-    stage.new("seen", ["sleep", "1000"])
-    assert stage.identity("seen")
+    stage.pump.until(
+        lambda: viewer.position is not None and viewer.position > OFFSET_STEP,
+        "the viewer has the screen of the new incarnation",
+    )
+    assert viewer.ended is None
+    found = stage.events("seen")
+    names = [one["event"] for one in found if one["event"] in LOSS]
+    assert names == list(LOSS)
+    lost, back = (one for one in found if one["event"] in (LOSS[0], LOSS[2]))
+    assert (lost["reason"], back["reason"]) == ("lost: its keeper died", "Its keeper was killed")
+    assert "record" in back["running"][0]["argv"], "R6: it is offered, and not run again"
+    assert stage.session("seen")["epoch"] == 2 and stage.identity("seen")
     assert faults_of(busy) == []
+
+
+def test_r1_a_keeper_killed_again_and_again_waits_for_an_operator(stage: Stage) -> None:
+    stage.start_host()
+    stage.new("work", ["/bin/bash"])
+    os.kill(stage.session("work")["keeper"], signal.SIGKILL)
+    stage.pump.until(lambda: stage.session("work")["epoch"] == 2, "it comes back by itself")
+    viewer = Lean(stage, "work").attached()
+    os.kill(stage.session("work")["keeper"], signal.SIGKILL)
+    stage.pump.until(lambda: stage.ended("work"), "once only")
+    code, out, err = stage.finish(stage.cli("run", "work", "--", "true"))
+    assert code != 0 and "holdfast restore work" in err
+    code, out, err = stage.finish(stage.cli("restore", "work", "--json"))
+    assert code == 0, err
+    said = json.loads(out)
+    assert said["epoch"] == 3 and said["re_established"]["from"] == 2 and not said["checkpoint"]
+    assert "keeper was lost" in said["re_established"]["reason"]
+    assert stage.finish(stage.cli("run", "work", "--", "echo here"))[1] == b"here\n"
+    stage.pump.until(
+        lambda: viewer.position is not None and viewer.position > 2 * OFFSET_STEP,
+        "the viewer has followed",
+    )
+
+
+def test_r1_a_host_killed_before_the_keepers_session_is_back(stage: Stage) -> None:
+    stage.start_host("kill@host.create.recorded#2")
+    stage.new("work", ["/bin/bash"])
+    os.kill(stage.session("work")["keeper"], signal.SIGKILL)
+    stage.host_ended()
+    stage.start_host()
+    assert stage.session("work")["state"] == "detached"
+    assert stage.finish(stage.cli("run", "work", "--", "echo here"))[1] == b"here\n"
 
 
 def test_r1_a_keeper_killed_while_no_host_runs_leaves_a_new_incarnation(stage: Stage) -> None:

@@ -480,6 +480,7 @@ def test_t4_no_daemon_outlives_its_session(lab: Lab, end: str, kind: str) -> Non
             lab.end(name)
         else:
             os.kill(lab.get(name)["keeper"], signal.SIGKILL)
+            eventually(lambda: lab.get(name)["epoch"] == 2, "the next incarnation")
         try:
             ended(mark)
         finally:

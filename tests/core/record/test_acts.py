@@ -110,7 +110,8 @@ UNSIGNED = {
 
 @pytest.mark.parametrize("op", sorted(acts.KINDS))
 def test_p1_every_act_on_a_session_signs_all_fields_but_those_that_are_named(op: str) -> None:
-    spy = Spy({"text": "", "name": "x", "pid": 1, "signal": "TERM", "port": 1})
+    known = {"text": "", "name": "x", "pid": 1, "signal": "TERM", "port": 1, "choice": "end"}
+    spy = Spy({**known, "checkpoint": "cp-1", "machine": "box"})
     acts.kind(op, spy)
     acts.content(op, spy)
     names = {field.name for field in fields(OPERATIONS[op].request)}

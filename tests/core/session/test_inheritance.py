@@ -66,7 +66,10 @@ def test_a6_names_of_keys_and_tokens_are_recognised(name: str) -> None:
     assert names_a_secret(name)
 
 
-@pytest.mark.parametrize("name", ["PATH", "PWD", "OLDPWD", "KEYTIMEOUT", "SSH_AUTH_SOCK", "MONKEY"])
+@pytest.mark.parametrize(
+    "name",
+    ["PATH", "PWD", "OLDPWD", "KEYTIMEOUT", "SSH_AUTH_SOCK", "MONKEY", "HOLDFAST_TOKEN_FILE"],
+)
 def test_a6_names_of_other_variables_are_not(name: str) -> None:
     assert not names_a_secret(name)
 

@@ -131,7 +131,7 @@ def test_m_add_writes_the_tool_sets_and_keeps_them(house: Installation, project:
     again = add(house, "codex", project)
     assert again["files"] == dict.fromkeys(FILES["codex"], "complete") and again["shell"] == "off"
     wrong = house.cli("agent", "add", "codex", "--cwd", str(project), "--tools", "nonsense")
-    assert wrong.rc == 2 and "files, forward" in wrong.err
+    assert wrong.rc == 2 and "files, branches, forward" in wrong.err
     listed = json.loads(house.quick("agent", "ls", "--json"))
     assert [e["tools"] for e in listed if e["name"] == first["name"]] == [["files", "forward"]]
 

@@ -70,7 +70,7 @@ class House:
                     Store(self.home.database),
                 )
                 self.engine.store.start()
-                await self.engine.begin()
+                await self.engine.rediscovery.begin()
                 await self.engine.adoptions.all()
                 server = Server(
                     self.engine,

@@ -19,6 +19,7 @@ from holdfast.relay.local import PORTS_TRIED
 from tests.support.commands.guide import blocks, section
 from tests.support.commands.sshd import Sshd, sshd
 from tests.support.installation import DEADLINE_S, Installation, Result, eventually, installation
+from tests.support.recovery.checkpoint import criu
 
 ADDRESS = "wss://203.0.113.7:8443#sha256-..."
 
@@ -81,9 +82,9 @@ def served(box: Installation, words: list[str]) -> tuple[subprocess.Popen[bytes]
     raise AssertionError("it prints no address")
 
 
-def link_in(said: Result) -> str:
+def link_in(said: Result, from_elsewhere: bool = True) -> str:
     found = re.search(r"holdfast join '(holdfast://\S+)'", said.out)
-    assert found is not None and "no other machine" not in said.out
+    assert found is not None and from_elsewhere == ("no other machine" not in said.out)
     return found[1]
 
 
@@ -122,3 +123,47 @@ def test_m_the_steps_through_a_relay_work_as_printed(
     relay.terminate()
     relay.wait(DEADLINE_S)
     box.ok("host", "disconnect", address)
+
+
+def test_r2_a_session_moves_and_a_lost_machine_is_replaced_as_printed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Two homes of one account on this machine; `vault` has the relay that `up` starts."""
+    criu()
+    guide, relayed = "move-a-session.md", '[relay]\nlisten = "127.0.0.1:0"\n'
+    with (
+        installation(tmp_path_factory.mktemp("vault"), relayed, relay=True) as vault,
+        installation(tmp_path_factory.mktemp("desk")) as desk,
+    ):
+        desk.env["HOME"] = vault.env["HOME"]
+        vault.ok("up", "--detach")
+        add, join, rename, trust = steps(guide, "Trust")
+        link = link_in(vault.ok(*add), from_elsewhere=False)
+        joined = desk.ok(*(link if word.endswith("://...") else word for word in join), "--json")
+        name = joined.json["as"]
+        desk.ok(*(name if word == "NAME" else word for word in rename))
+        desk.ok(*trust)
+
+        new, run, check, move, again = steps(guide, "Move")
+        for words in (new, run, check, move):
+            desk.ok(*words)
+        said = desk.ok(*again).out
+        assert said.startswith("3\n") and "sleep 1000" in said
+        assert [one["name"] for one in vault.ls("--local")] == ["work"]
+
+        *keep, every, listing = steps(guide, "Keep copies")
+        for words in keep:
+            desk.ok(*words)
+        desk.ok(*every)
+        assert "vault" in desk.ok(*listing).out
+
+        restore, run, moved = steps(guide, "The machine is lost")
+        desk.ok("down")
+        vault.ok(*restore)
+        assert vault.ok(*run).out == "4\n"
+        desk.ok("up", "--detach")
+        eventually(
+            lambda: desk.ok(*moved).out.count("moved") == 2 or None, "the end of what desk had"
+        )
+        for name in ("work", "notes"):
+            vault.ok("end", name)

@@ -8,13 +8,21 @@ import pytest
 
 from tests.support.commands.guide import Reader, section
 from tests.support.installation import Installation, eventually
+from tests.support.recovery.checkpoint import criu
 
 HEADING = "Ten minutes"
 
 
-@pytest.mark.parametrize("guide", ["attach.md", "write-scripts.md", "operate.md"])
+@pytest.mark.parametrize(
+    "guide", ["attach.md", "write-scripts.md", "operate.md", "troubleshooting.md"]
+)
 def test_m_the_ten_minutes_work_as_printed(fresh: Installation, guide: str) -> None:
     Reader(fresh).follow(section(guide, HEADING))
+
+
+def test_m_a_branch_is_made_and_kept_as_printed(fresh: Installation) -> None:
+    criu()
+    Reader(fresh).follow(section("branch-a-session.md", HEADING))
 
 
 def test_m_an_agent_is_held_approved_and_taken_over_as_printed(fresh: Installation) -> None:

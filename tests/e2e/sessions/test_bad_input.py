@@ -268,6 +268,16 @@ def test_every_field_of_every_operation_refuses_wrong_types(hf: Installation, op
         "path": "x",
         "record": "nothere",
         "seqs": [1],
+        "checkpoint": "cp-000000000000",
+        "epoch": 1,
+        "sha256": "00",
+        "length": 1,
+        "facts": [],
+        "needs": [],
+        "bytes": 1,
+        "entry": {},
+        "trusted": True,
+        "hashes": [],
     }
     fields = request_fields(OPERATIONS[op].request)
     base = {name: good[name] for name in fields if name in good}

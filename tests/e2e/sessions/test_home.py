@@ -178,16 +178,15 @@ def test_a_keeper_that_does_not_answer_is_unknown_and_blocks_no_other(made: Inst
     os.kill(made.host_pid, signal.SIGKILL)
     made.ls()
     os.kill(stuck["keeper"], signal.SIGKILL)
-    eventually(lambda: made.get("stuck")["state"] == "ended", "the loss to be noticed")
-    assert "lost" in made.get("stuck")["reason"]
+    eventually(lambda: made.get("stuck")["epoch"] == 2, "its next incarnation")
 
 
 def test_a_lost_keeper_is_said_so(made: Installation) -> None:
     lost = made.new("lost")
     os.kill(lost["keeper"], signal.SIGKILL)
-    eventually(lambda: made.get("lost")["state"] == "ended", "the loss to be noticed")
-    assert "lost: its keeper died" in made.ok("ls", "--all").out
-    assert made.get("lost")["exit_code"] is None
+    eventually(lambda: made.get("lost")["epoch"] == 2, "its next incarnation")
+    said = made.ok("events", "lost").out
+    assert "lost: its keeper died" in said and "session.re_established" in said
 
 
 # ---------------------------------------------------------------- the database

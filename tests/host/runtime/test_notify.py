@@ -192,8 +192,9 @@ def test_an_ended_session_is_cleaned_up_though_an_observer_fails(
             _observers=(worst,) * 4,
             execgate=last,
             incarnations=SimpleNamespace(buried=lambda session, burial: None),
+            near_end=SimpleNamespace(ended=broken),
         )
-        engine._leave = lambda one: Engine._leave(engine, one)
+        engine.leave = lambda one: Engine.leave(engine, one)
         one: Any = SimpleNamespace(id="s", record="its record")
         Engine._over(engine, one)
         assert (
@@ -229,7 +230,7 @@ def test_a_session_ends_with_its_program_though_the_last_look_fails() -> None:
             ended=loop.create_future(),
             pace=SimpleNamespace(returned=asyncio.Event()),
             link=SimpleNamespace(unmute=broken, welcome=SimpleNamespace(root_pid=1)),
-            commands=SimpleNamespace(lineage=SimpleNamespace(ending=lambda: UNKNOWN)),
+            commands=SimpleNamespace(lineage=SimpleNamespace(ending=lambda: UNKNOWN), kind="bash"),
             ref="hf:s@1",
         )
         one.pace.returned.set()
@@ -291,6 +292,7 @@ def test_a_keeper_is_released_though_a_viewer_fails(tmp_path: Path) -> None:
             threads=SimpleNamespace(of=nothing),
             own_directories=SimpleNamespace(remove=nothing),
             incarnations=SimpleNamespace(saved_session=lambda _: False, awaited=lambda _: False),
+            near_end=SimpleNamespace(coming=lambda _: False, keeps=lambda _: False),
         )
         await bury(engine, one)
         assert (
