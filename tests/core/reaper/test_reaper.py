@@ -119,6 +119,17 @@ def test_r8_too_much_memory_makes_room_beside_sessions_that_must_stay() -> None:
     assert looked(Reaper(Policy(memory=100, warn_s=0)), 0, fresh) == []
 
 
+def test_r8_a_late_answer_does_not_shorten_the_next_notice() -> None:
+    reaper = Reaper(Policy(idle_s=HOUR, warn_s=300, action=END))
+    looked(reaper, 0, Resident("a", HOUR))
+    assert looked(reaper, 300, Resident("a", HOUR)) == [Evict("a", "idle for 1 h")]
+    assert reaper.handle(Used("a", "a client attached"), 301)
+    (warned,) = looked(reaper, HOUR, Resident("a", HOUR))
+    assert isinstance(warned, Warn)
+    assert reaper.handle(Cannot("a", "plain", True), HOUR + 1) == []
+    assert looked(reaper, HOUR + 300, Resident("a", HOUR)) == [Evict("a", "idle for 1 h")]
+
+
 RESIDENTS = st.builds(
     Resident,
     st.sampled_from("abcdef"),

@@ -235,9 +235,10 @@ class Reaper:
     # ------------------------------------------------------------ it could not be saved
 
     def _cannot(self, event: Cannot, now: float) -> Iterator[Effect]:
-        due, one = self._due.pop(event.session, None), self._seen.get(event.session)
-        if due is None or one is None:
-            return
+        due, one = self._due.get(event.session), self._seen.get(event.session)
+        if due is None or one is None or not due.under_way:
+            return  # an attempt of an earlier warning: the session is warned anew
+        del self._due[one.id]
         if one.safe:
             yield Withdraw(one.id, one.safe)
         elif event.final and self._ends(one):
