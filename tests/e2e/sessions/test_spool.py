@@ -150,6 +150,7 @@ def test_r1_a_killed_keeper_leaves_the_last_output_too(spool: Spools) -> None:
     [keeper] = hf.keepers()
     os.kill(keeper, signal.SIGKILL)
     assert spool.durable(made["id"], len(shown)).pieces == ((0, shown),)
+    eventually(lambda: hf.get("work")["epoch"] == 2 or None, "the next incarnation")
 
 
 def test_spools_of_sessions_that_are_unknown_are_removed_at_the_start(spool: Spools) -> None:

@@ -159,9 +159,21 @@ class Descriptions:
     def end(self, session: Session) -> None:
         if (saver := self._savers.pop(session.id, None)) is not None:
             saver.close()
-        self._environments.pop(session.id, None)
+        environment = self._environments.pop(session.id, None)
         if session.ended.done() and not self._keeps(session.record):
             self.forget(session.id)
+        elif environment is not None and not self._closed:
+            self._end_between_saves(session, environment)
+
+    def _end_between_saves(self, session: Session, environment: Mapping[str, str]) -> None:
+        """The shell told its last variables, and the session ended before the next save."""
+        if (known := self._of.get(session.id)) is None:
+            return
+        shell = session.commands.shell_state.view.state
+        before = known.last or LastSeen(time.time())
+        cwd = shell.cwd if shell is not None else ""
+        known.last = before._replace(cwd=cwd or before.cwd, environment=environment)
+        self._store.post(self._remembered.save(session.id, known.forms()))
 
     def close(self) -> None:
         self._closed = True
