@@ -6,6 +6,7 @@ The last test runs this file again as an ordinary user. The tests need CRIU from
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -30,6 +31,9 @@ from tests.support.contained_keeper import PYTHON, ROOT, Contained
 from tests.support.keeper import WAIT_S, Link, Nursery, below, gone, until
 from tests.support.ordinary_user import ordinary_user
 from tests.support.recovery.checkpoint import Failed, Held, criu, dump
+
+libc = ctypes.CDLL(None)
+KEEP_SIZE, ROOM_BYTES, BLOCK_BYTES = 1, 32 << 20, 512
 
 
 class Box(Contained):
@@ -163,6 +167,19 @@ def test_a_saved_session_goes_on(box: Box) -> None:
     link.type(b"echo still $X; exit 7\r")
     link.wait_for(b"still kept\r\n")
     assert os.waitstatus_to_exitcode(link.exit_status()) == 7
+
+
+def test_memory_is_written_into_room_that_was_reserved_before_the_freeze(box: Box) -> None:
+    link = shell(box, "X=kept")
+    box.images.mkdir()
+    kept = box.images / "pages-2.img"  # the shell's; hf-root's is the first
+    with kept.open("xb") as f:
+        libc.fallocate(f.fileno(), KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(ROOM_BYTES))
+    assert not box.dump(stop=False).problem
+    assert 0 < kept.stat().st_size < ROOM_BYTES <= kept.stat().st_blocks * BLOCK_BYTES
+    assert all(one.stat().st_size for one in box.images.glob("pages-*"))
+    link.type(b"echo still $X\r")
+    link.wait_for(b"still kept\r\n")
 
 
 def test_a_session_with_an_unknown_filter_is_not_saved_and_goes_on(box: Box) -> None:

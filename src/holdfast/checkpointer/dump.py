@@ -25,7 +25,7 @@ import time
 from dataclasses import asdict
 from typing import BinaryIO, NoReturn
 
-from holdfast.checkpointer import memory, rpc
+from holdfast.checkpointer import memory, room, rpc
 from holdfast.checkpointer.criu import HF_ROOT, Call, Failed, Opened, call, connections, large_pipes
 from holdfast.wire import checkpointing as wire
 from holdfast.wire.checkpointing import Dump, Outcome
@@ -73,6 +73,7 @@ def _dump(
 ) -> Outcome:
     criu = Opened(job.criu)
     criu.pipes = large_pipes()
+    room.reserve(images, job.init)
     _hurry()  # not allowed any more in the session's user namespace
     network = namespaces[wire.NAMESPACES.index("net")]
     own_network = os.fstat(network).st_ino != os.stat("/proc/self/ns/net").st_ino
@@ -146,6 +147,7 @@ def _inside(
             _tell(control, "frozen", 0)
         if step != "post-dump":
             return ""
+        room.clear(images)
         _tell(control, "saved", _size(images))
         if found := only_our_filter():
             return f"{found} has a seccomp filter of its own"

@@ -23,6 +23,9 @@
  * The kernel then refuses to make one as large as it was: the pipe stays small. CRIU puts back the
  * content afterwards, which fails if the content does not fit.
  *
+ * Images of memory. The checkpointer has reserved room beyond the end of empty files (room.py). The
+ * kernel would release it if CRIU opened them with O_TRUNC.
+ *
  * The terminal. A process gets its controlling terminal from its parent, and only a session leader
  * can take one. CRIU takes the terminal in the leader when it has forked all processes: too late
  * for the children. With HOLDFAST_TERMINAL the restored leader, process 3, takes it within setsid.
@@ -61,7 +64,7 @@ enum { EPERM = 1, ENOENT = 2, EACCES = 13, ERESTARTNOHAND = 514, ERESTART_RESTAR
 
 enum { SETPIPE_SZ = 1031, GETPIPE_SZ = 1032, DUPFD_CLOEXEC = 1030, KCMP_FILES = 2 };
 enum { SPGRP = 0x5410, GPTN = 0x80045430, GPTPEER = 0x5441, SPTLCK = 0x40045431 };
-enum { PROGRAM = 3, CWD = -100, RDWR = 2, NOCTTY = 0400 };
+enum { PROGRAM = 3, CWD = -100, RDWR = 2, NOCTTY = 0400, TRUNC = 01000 };
 
 extern int *__errno_location(void);
 extern char *getenv(const char *name);
@@ -136,6 +139,14 @@ int getpid(void)
     return pid;
 }
 
+static int begins(const char *text, const char *with)
+{
+    while (*with)
+        if (*text++ != *with++)
+            return 0;
+    return 1;
+}
+
 int openat64(int directory, const char *path, int flags, int mode)
 {
     unsigned length = 0;
@@ -149,6 +160,8 @@ int openat64(int directory, const char *path, int flags, int mode)
             return answer(call(DUP, master, 0, 0, 0));
         }
     }
+    if (begins(path, "pages-"))
+        flags &= ~TRUNC;
     return answer(call(OPENAT, directory, (long)path, flags, mode));
 }
 

@@ -104,6 +104,7 @@ class _Dumping:
         self.halted = session.state == "halted"
         self.how = ""
         self.copying: asyncio.Future[None] | None = None
+        self.noting: asyncio.Future[Moment] | None = None
         self.tell, self.keep, self.still = tell, keep, still
         self.moment: Moment | None = None
 
@@ -162,16 +163,17 @@ class _Dumping:
                 if told.get("saved"):
                     await loop.sock_sendall(ours, wire.pack({"go_on": await self._saved(told)}))
                 else:
-                    if told["step"] == "frozen":
-                        if self.still is not None:  # beside CRIU, so that the freeze is shorter
+                    if told["step"] == "frozen":  # beside CRIU, so that the freeze is shorter
+                        self.noting = asyncio.ensure_future(self._noted())
+                        if self.still is not None:
                             self.copying = asyncio.ensure_future(self.still())
                         continue
                     if told["step"] == "resumed":
                         await self._let_go(stands)
                     self.tell(str(told["step"]), int(told["bytes"]))
         finally:
-            if self.copying is not None:
-                await asyncio.wait({self.copying})
+            if begun := {one for one in (self.noting, self.copying) if one is not None}:
+                await asyncio.wait(begun)
             for fd in (images, *namespaces):
                 os.close(fd)
             ours.close()
@@ -212,7 +214,7 @@ class _Dumping:
         """The processes stand still. With `keep`, they end after this answer."""
         if self.still is not None:
             await (self.copying or self.still())
-        self.moment = await self._noted()
+        self.moment = await (self.noting or self._noted())
         if self.keep is not None:
             del told["saved"]
             await self.keep(Dumped(wire.read_outcome(told), self.moment))
