@@ -336,6 +336,8 @@ class Installation:
         problems = self._stop() if self.home.is_dir() else []
         end = time.monotonic() + DEADLINE_S
         while (left := self.processes()) and time.monotonic() < end:
+            if self.keepers():  # a session whose keeper was killed came back meanwhile
+                problems = self._stop()
             for pid in left if all("keeper.nursery" in words for words in left.values()) else ():
                 with contextlib.suppress(
                     ProcessLookupError
