@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -473,3 +474,34 @@ def test_t4_placeholders_are_neither_made_nor_removed_behind_a_link(
     (base / placeholders.FILE).write_text(json.dumps({f"{work}/kept": text}))
     placeholders.remove(str(base))
     assert place.exists()
+
+
+def test_a_removal_of_placeholders_is_no_change_of_tool_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A comparison that begins while the placeholders are being removed."""
+    work, base = tmp_path / "work", tmp_path / "contained/session"
+    work.mkdir()
+    base.mkdir(parents=True)
+    place = work / ".mcp.json"
+    place.touch()
+    (base / placeholders.FILE).write_text(json.dumps({str(place): ""}))
+    compared = list[str]()
+
+    def compare() -> None:
+        placed = placeholders.known(str(base.parent))
+        compared.extend(tool_files.changed({str(place): tool_files.ABSENT}, placed))
+
+    thread = threading.Thread(target=compare)
+    unlink = os.unlink
+
+    def slow(path: str, **more: int) -> None:
+        if path == place.name:  # the list is gone, the placeholder is there
+            thread.start()
+            thread.join(0.2)
+        unlink(path, **more)
+
+    monkeypatch.setattr(os, "unlink", slow)
+    placeholders.remove(str(base))
+    thread.join()
+    assert not place.exists() and compared == []

@@ -29,7 +29,7 @@ _lock = threading.Lock()  # sessions start and end in different threads
 def make(base: str, tree: WorkTree) -> list[str]:
     """Make the placeholders of a session. `base`: the session's own directory."""
     with _lock:
-        wanted = workspace.placeholders(Disk(), tree, known(os.path.dirname(base)))
+        wanted = workspace.placeholders(Disk(), tree, _known(os.path.dirname(base)))
         with open(f"{base}/{FILE}", "w") as file:
             json.dump(wanted, file)
         for path, text in wanted.items():
@@ -48,7 +48,7 @@ def remove(base: str) -> None:
         if not mine:
             return
         os.unlink(f"{base}/{FILE}")
-        others = known(os.path.dirname(base))
+        others = _known(os.path.dirname(base))
         for path, text in mine.items():
             if path not in others and intact(path, text):
                 with contextlib.suppress(OSError), _above(path) as (place, name):
@@ -56,7 +56,15 @@ def remove(base: str) -> None:
 
 
 def known(contained: str) -> dict[str, str | None]:
-    """The placeholders of all sessions with a directory below `contained`."""
+    """The placeholders of all sessions with a directory below `contained`.
+
+    Those of a session that is being removed are either all listed, or all gone from the disk.
+    """
+    with _lock:
+        return _known(contained)
+
+
+def _known(contained: str) -> dict[str, str | None]:
     found = dict[str, str | None]()
     for session in Disk().names(contained):
         found |= _listed(f"{contained}/{session}")
