@@ -211,7 +211,7 @@ TOO_LONG = {
     "faces/cli/service.py": 570,
     "host/originators/writers.py": 624,
     "keeper/loop.py": 621,
-    "host/acts/door.py": 664,
+    "host/acts/door.py": 659,
 }
 
 

@@ -20,6 +20,7 @@ from holdfast.host.acts.approvals import HeldActs
 from holdfast.host.acts.door import Door
 from holdfast.host.acts.keyboard import Keyboard
 from holdfast.host.branches.branches import Branches
+from holdfast.host.checkpoints import before_acts
 from holdfast.host.checkpoints.incarnations import Incarnations
 from holdfast.host.connections.watch import ConnectionWatch
 from holdfast.host.copies.copies import Copies
@@ -185,7 +186,12 @@ class Engine:
         self.turn_plugin = TurnPlugin(named, self.threads) if named else None
         self.held_acts = HeldActs(self.gate, database, self._asked_about, self.authority)
         self.door = Door(
-            self.journal, self.held_acts, self.authority, self.events.note, self.insiders.of
+            self.journal,
+            self.held_acts,
+            self.authority,
+            self.events.note,
+            self.insiders.of,
+            before_acts.saver(lambda: self.incarnations.checkpoints, self.halter),
         )
         self.execgate = gate.ExecGate(
             self.gate,

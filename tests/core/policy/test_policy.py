@@ -573,3 +573,38 @@ def test_no_text_makes_the_reader_raise_anything_else(text: str) -> None:
         parse(text)
     except BadPolicy as e:
         assert e.message
+
+
+# ---------------------------------------------------------------- checkpoints before acts
+
+SAVES = """
+[[rule]]
+name = "save first"
+verdict = "checkpoint"
+because = "it may have to be taken back"
+when = { command = ["make migrate"] }
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "saves"),
+    [("make migrate", True), ("true; make migrate", True), ("make test", False), ("$X", True)],
+)
+def test_r2_a_rule_saves_before_an_act_and_decides_nothing(text: str, saves: bool) -> None:
+    without, policy = rules(ALLOW_ALL), rules(ALLOW_ALL + SAVES)
+    decision = verdict(policy, text)
+    assert decision.verdict is verdict(without, text).verdict
+    assert decision.checkpoint == ("save first" if saves else "")
+    assert ("save first" in explain(decision)) is (saves and decision.verdict is not Verdict.REFUSE)
+
+
+def test_r2_a_policy_with_such_a_rule_alone_allows_nothing() -> None:
+    assert verdict(rules(SAVES), "make migrate").verdict is Verdict.REFUSE
+
+
+def test_r2_such_a_rule_survives_rendering_and_has_no_approvers() -> None:
+    policy = rules(ALLOW_ALL + SAVES)
+    again = parse(render(policy))
+    assert again.rules == policy.rules and again.saving == policy.saving
+    with pytest.raises(BadPolicy, match="belong to a rule that asks"):
+        rules(SAVES + 'by = ["human"]\n')

@@ -5,7 +5,7 @@
     without = ["name"]                   # optional: leaves out some of the built-in rules
     [[rule]]
     name = "agents leave production alone"
-    verdict = "refuse"                   # allow, ask, refuse
+    verdict = "refuse"                   # allow, ask, refuse; or checkpoint, see below
     because = "production is for people" # told to the operator who is refused or asked
     who = { kind = ["agent"] }           # kind, operators, attached; default: every operator
     when = { session = ["prod"] }        # all of these; see core/policy/conditions.py
@@ -14,6 +14,9 @@
 Every command of a text is judged by itself, and the strictest answer counts: refuse > ask > allow.
 A command that no rule covers is refused. The order of rules decides only which rule is named. A
 later rule can therefore never undo an earlier one, and each rule can be read alone.
+
+A rule with the verdict `checkpoint` decides nothing. If it matches an act that the other rules let
+happen, as `ask` matches, the session is saved before the act.
 
 An unknown key, a wrong type or a duplicate name makes the whole file invalid. An invalid policy
 refuses everything and says so. Seizing, halting and observing depend on the envelope alone: no
@@ -83,6 +86,7 @@ class Decision:
     # State that the act would use and an operator shaped; None: not examined.
     shaped: tuple[originators.Shaped, ...] | None = None
     asked: tuple[str, ...] = ()  # all rules that ask
+    checkpoint: str = ""  # the rule that wants the session to be saved before the act
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,7 @@ class Policy:
     version: str
     source: str
     broken: str = ""  # why the policy cannot be used
+    saving: tuple[Rule, ...] = ()  # with the verdict `checkpoint`; they match as `ask` does
 
     def decide(self, request: Request, facts: Facts | None) -> Decision:
         """Return the verdict on an act if no other policy is asked; no facts: it has no text."""
@@ -154,7 +159,8 @@ class Policy:
             return [self.says(Verdict.ALLOW, "the envelope alone decides", request.act)]
         if self.broken:
             return [self.unusable(request.act)]
-        return [self._unit(Look(request, unit)) for unit in units(request, facts)]
+        looks = [Look(request, unit) for unit in units(request, facts)]
+        return [replace(self._unit(look), checkpoint=self._saves(look)) for look in looks]
 
     def says(
         self, verdict: Verdict, because: str, subject: str, reasons: tuple[str, ...] = ()
@@ -178,6 +184,9 @@ class Policy:
             rule.by,
             rule.approvals,
         )
+
+    def _saves(self, look: Look) -> str:
+        return next((rule.name for rule in self.saving if rule.matches(look)), "")
 
     def _unit(self, look: Look) -> Decision:
         best: tuple[int, int] = (-1, 0)
@@ -216,7 +225,8 @@ def combine(opinions: Sequence[Decision], others: Sequence[Decision]) -> Decisio
             or (opinions or others or [Decision(Verdict.NOTHING, "", "there is no policy")])[0]
         )
         left.append(replace(first, verdict=Verdict.REFUSE))
-    return strictest(left)
+    saves = next((d.checkpoint for d in opinions if d.checkpoint), "")
+    return replace(strictest(left), checkpoint=saves)
 
 
 def units(request: Request, facts: Facts | None) -> list[Unit]:
@@ -267,6 +277,8 @@ def explain(decision: Decision) -> str:
     if len(subject) > SHOWN_CHARS:
         subject = subject[:SHOWN_CHARS] + "..."
     sentence = f"{what}{by}: {'' if decision.sure else 'perhaps '}{decision.because}"
+    if decision.checkpoint and decision.verdict is not Verdict.REFUSE:
+        sentence += f"; a checkpoint is made before, by the rule {decision.checkpoint!a}"
     if decision.reasons and decision.verdict is not Verdict.ALLOW:
         sentence += f"; {decision.reasons[0]}"
     return f"{sentence}: {shown(subject)}" if subject else sentence

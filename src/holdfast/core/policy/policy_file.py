@@ -23,6 +23,7 @@ from holdfast.core.shellcode.reasons import CODES
 
 POLICY_BYTES_MAX: Final = 256 * 1024
 RULES_MAX: Final = 500
+SAVE: Final = "checkpoint"  # the verdict of rules that save the session before an act
 _RULE_KEYS: Final = ("name", "verdict", "because", "who", "when", "unless", "by", "approvals")
 PLACE_NAMES: Final = (
     *("{home}", "{account}", "{own}", "{tmp}", "{mounted}"),
@@ -114,6 +115,7 @@ class _Reader:
             raise self.fail(f"rules are written as [[rule]], at most {RULES_MAX}", None, "rule")
         base = default() if extends else None
         rules = [r for r in base.rules if r.name not in without] if base else []
+        saving = list[Rule]()
         for name in without:
             if base and name not in {r.name for r in base.rules}:
                 raise self.fail(f"the default policy has no rule {name!a}", None, "without")
@@ -123,7 +125,7 @@ class _Reader:
             if rule.name in known:
                 raise self.fail(f"another rule is named {rule.name!a}", n, "name")
             known.add(rule.name)
-            rules.append(rule)
+            (saving if body["verdict"] == SAVE else rules).append(rule)
         return Policy(
             tuple(rules),
             fingerprint(
@@ -132,6 +134,7 @@ class _Reader:
                 + self.text.encode("utf-8", "replace")
             ),
             self.source,
+            saving=tuple(saving),
         )
 
     def _rule(self, body: object, n: int) -> Rule:
@@ -144,12 +147,14 @@ class _Reader:
         for key in ("name", "verdict", "because"):
             if not isinstance(body.get(key), str) or not body[key].strip():
                 raise self.fail(f"a rule needs `{key}`, a text", n, key)
-        if body["verdict"] not in ("allow", "ask", "refuse"):
+        if body["verdict"] not in ("allow", "ask", "refuse", SAVE):
             raise self.fail(
-                f"the verdict {body['verdict']!a} is none of allow, ask, refuse", n, "verdict"
+                f"the verdict {body['verdict']!a} is none of allow, ask, refuse, {SAVE}",
+                n,
+                "verdict",
             )
-        verdict = Verdict(body["verdict"])
-        if verdict is not Verdict.ASK and ("by" in body or "approvals" in body):
+        verdict = Verdict.ASK if body["verdict"] == SAVE else Verdict(body["verdict"])
+        if body["verdict"] != Verdict.ASK and ("by" in body or "approvals" in body):
             raise self.fail(
                 "`by` and `approvals` belong to a rule that asks",
                 n,
@@ -252,10 +257,15 @@ class _Reader:
 # ---------------------------------------------------------------- writing
 
 
+def written(policy: Policy) -> list[tuple[Rule, str]]:
+    """All rules, each with its verdict in the file."""
+    return [*((r, str(r.verdict)) for r in policy.rules), *((r, SAVE) for r in policy.saving)]
+
+
 def render(policy: Policy) -> str:
     """Return the rules in force as a policy file."""
     out = ["version = 1", ""]
-    for rule in policy.rules:
+    for rule, verdict in written(policy):
         who: dict[str, object] = {}
         if rule.kinds:
             who["kind"] = list(rule.kinds)
@@ -266,10 +276,10 @@ def render(policy: Policy) -> str:
         out += [
             "[[rule]]",
             f"name = {_toml(rule.name)}",
-            f'verdict = "{rule.verdict}"',
+            f'verdict = "{verdict}"',
             f"because = {_toml(rule.because)}",
         ]
-        if rule.verdict is Verdict.ASK:
+        if verdict == Verdict.ASK:
             out += [f"by = {_toml(list(rule.by))}"] * bool(rule.by) + [
                 f"approvals = {rule.approvals}"
             ] * (rule.approvals != 1)

@@ -219,6 +219,7 @@ session.saved  the session was saved to disk, and goes on
     +who
     checkpoint text  the id of the checkpoint
     bytes number  its size
+    rule text*  the rule of the policy that wanted it before an act
 session.checkpoint_removed  an operator removed a checkpoint of the session
     name text  its name
     checkpoint text  the id of the checkpoint

@@ -42,12 +42,12 @@ EVENTS_MAX = 10_000  # of a look for an earlier decision
 ROW_CHARS = 120  # width of an act in a list that is not for a terminal
 _EXAMPLE_TEXTS = words_of(
     "name act text kind operator cwd project home session shell foreground expect rule "
-    "workspace net gate"
+    "workspace net gate checkpoint"
 )
 _EXAMPLE_KEYS: dict[str, type] = dict.fromkeys(_EXAMPLE_TEXTS, str)
 _EXAMPLE_KEYS |= dict.fromkeys(("argv", "mounted", "shadowed"), list)
 _EXAMPLE_KEYS |= {"attached": bool, "contained": bool, "details": dict}
-_SURROUNDINGS = frozenset(_EXAMPLE_KEYS) - {"name", "text", "argv", "expect", "rule"}
+_SURROUNDINGS = frozenset(_EXAMPLE_KEYS) - {*words_of("name text argv expect rule checkpoint")}
 
 
 # ---------------------------------------------------------------- policy
@@ -117,11 +117,11 @@ def _load(path: str | None) -> tuple[Policy, str, str]:
 
 
 def _show(args: Namespace) -> int:
-    from holdfast.core.policy.policy_file import render
+    from holdfast.core.policy.policy_file import render, written
 
     found, where, text = _load(args.policy or args.what)
     if args.json:
-        rules = [_rule(rule) for rule in found.rules]
+        rules = [_rule(rule, verdict) for rule, verdict in written(found)]
         put_json({"file": where, "version": found.version, "rules": rules})
         return 0
     import tomllib
@@ -135,13 +135,12 @@ def _show(args: Namespace) -> int:
     return 0
 
 
-def _rule(r: Rule) -> Json:
-    who = {"kind": list(r.kinds), "operators": list(r.operators), "attached": r.attached}
+def _rule(r: Rule, verdict: str) -> Json:
     return {
         "name": r.name,
-        "verdict": str(r.verdict),
+        "verdict": verdict,
         "because": r.because,
-        "who": who,
+        "who": {"kind": list(r.kinds), "operators": list(r.operators), "attached": r.attached},
         "when": dict(r.when),
         "unless": [dict(u) for u in r.unless],
         "by": list(r.by),
@@ -151,7 +150,7 @@ def _rule(r: Rule) -> Json:
 
 def _check(args: Namespace) -> int:
     found, where, _ = _load(args.what or args.policy)
-    count = len(found.rules)
+    count = len(found.rules) + len(found.saving)
     shown = {"file": where, "ok": True, "rules": count, "version": found.version}
     return put(args, shown, f"{clean(where)}: {count} rules, version {found.version[:12]}")
 
@@ -169,6 +168,7 @@ def _try(args: Namespace) -> int:
         "rule": decision.rule,
         "because": decision.because,
         "reasons": list(decision.reasons),
+        "checkpoint": decision.checkpoint,
         "explanation": explain(decision),
     }
     put(args, shown, explain(decision))
@@ -183,9 +183,9 @@ def _test(args: Namespace) -> int:
     results: list[Json] = []
     for example in examples:
         decision = _judge(found, _request(example))
-        right = (
-            str(decision.verdict) == example["expect"]
-            and example.get("rule", decision.rule) == decision.rule
+        right = str(decision.verdict) == example["expect"] and all(
+            example.get(name, known) == known
+            for name, known in (("rule", decision.rule), ("checkpoint", decision.checkpoint))
         )
         results.append(
             {

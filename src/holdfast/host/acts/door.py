@@ -40,7 +40,7 @@ from holdfast.core.record import acts, record
 from holdfast.core.record.record import UNSEEN, Draft, Terminal, Written
 from holdfast.host.acts.act_context import NOTHING, ProposedAct
 from holdfast.host.acts.approvals import HeldActs
-from holdfast.host.acts.once import Keys, kept
+from holdfast.host.acts.once import Keys, kept, once_of
 from holdfast.host.acts.under_way import UnderWay
 from holdfast.host.acts.verdicts import verdict_of
 from holdfast.host.people.rights import Rights
@@ -65,8 +65,6 @@ from holdfast.model.errors import (
     Unavailable,
     Usage,
 )
-from holdfast.model.ids import is_once
-from holdfast.model.limits import ONCE_CHARS
 
 if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
@@ -125,7 +123,7 @@ class Act:
         # The client and its number, by which the keeper knows the act. Of a retry under an
         # idempotency key: those of the first act.
         self.which = (conn.client, number)
-        self.once, self.meant = _once(body), acts.meant(body)  # idempotency key; intent
+        self.once, self.meant = once_of(body), acts.meant(body)  # idempotency key; intent
         self.first: KeyedAct | None = None  # the earlier act with that key
         self.reply: bytes | None = None  # the answer, kept for requests with the same key
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -408,8 +406,10 @@ class Door:
         rights: Rights,
         note: Callable[[str, str, dict[str, object]], None] = lambda session, event, facts: None,
         inside_of: Callable[[Connection], Inside | None] = lambda conn: None,
+        save_first: Callable[[Session, str], Awaitable[str]] | None = None,
     ) -> None:
-        self.inside_of = inside_of
+        """`save_first`: saves a session because a rule of that name wants it before an act."""
+        self.inside_of, self._save_first = inside_of, save_first
         self.journal, self.held_acts, self._rights, self._note = journal, held_acts, rights, note
         self.machine = journal.machine
         self.here = Machine()
@@ -499,6 +499,9 @@ class Door:
                 act.session.commands.cleared(
                     (act.conn.client, act.number), Cleared(rules, decision.commands)
                 )
+        if decision.checkpoint and self._save_first and isinstance(act.session, Session):
+            saved = await self._save_first(act.session, decision.checkpoint)
+            act.reason += f"; {saved} was saved before"
 
     async def _judge_hidden(self, act: Act) -> Decision:
         """Allows or refuses text that the terminal hides: no approver may see such text."""
@@ -650,13 +653,6 @@ def testimony(
     """An entry about the operator of a connection, on the host's word."""
     who, key = (conn.operator, conn.modality), signing.show(conn.key)
     return record.host_fact(session, epoch, kind, *who, key=key, facts=facts)
-
-
-def _once(body: Mapping[str, object]) -> str | None:
-    once = body.get("once")
-    if once is not None and not is_once(once):
-        raise Usage(f"an idempotency key has 1 to {ONCE_CHARS} printable ASCII characters")
-    return None if once is None else str(once)
 
 
 def _used(number: int) -> Refused:

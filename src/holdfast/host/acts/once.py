@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +32,9 @@ from holdfast.host.session.commands import Run
 from holdfast.host.session.session import Session
 from holdfast.host.storage.journal import Journal
 from holdfast.host.storage.record_table import KeyedAct
-from holdfast.model.errors import OnceUsed, OutcomeUnknown, Unavailable
+from holdfast.model.errors import OnceUsed, OutcomeUnknown, Unavailable, Usage
+from holdfast.model.ids import is_once
+from holdfast.model.limits import ONCE_CHARS
 from holdfast.wire import frames
 
 if TYPE_CHECKING:
@@ -143,6 +145,14 @@ def _told_again(act: Act, answer: Json) -> Json:
             act.conn.send(frames.gap(act.request, start, end))
         answer["lost"] = end - start
     return answer
+
+
+def once_of(body: Mapping[str, object]) -> str | None:
+    """The key of a request; Usage if it is none."""
+    once = body.get("once")
+    if once is not None and not is_once(once):
+        raise Usage(f"an idempotency key has 1 to {ONCE_CHARS} printable ASCII characters")
+    return None if once is None else str(once)
 
 
 def kept(reply: Json) -> bytes | None:
