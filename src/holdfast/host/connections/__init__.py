@@ -1,4 +1,4 @@
-"""TCP connections of sessions to peers outside: those that a session holds, and those that it lost.
+"""TCP connections of sessions to peers outside: open connections and lost connections.
 
 The decisions are in core/session/connections.py. This room imports `processes`,
 `runtime`, `session` and `storage`.

@@ -66,7 +66,7 @@ def _counters(text: str, wanted: str) -> dict[str, int]:
 
 
 def counts(pid: int) -> bytes:
-    """The numbers of TCP sockets in the namespace: if they are the same, probably nothing changed.
+    """The numbers of TCP sockets in the namespace. Equal numbers mean: probably no change.
 
     Costs a hundredth of `read`. Other numbers of these files count the whole machine.
     """

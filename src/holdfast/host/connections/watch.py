@@ -168,7 +168,7 @@ class ConnectionWatch:
     def _read(
         self, wanted: Sequence[tuple[str, int, int]], owned: frozenset[int]
     ) -> tuple[_Seen, float]:
-        """One look, and the processor time that it took."""
+        """Looks once. Also returns the processor time of the look."""
         began = time.thread_time()
         nets = dict[str, list[_Place]]()
         for session, keeper, root in wanted:

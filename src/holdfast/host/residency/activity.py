@@ -1,4 +1,4 @@
-"""Observes whether a session does something, by its processes (R8).
+"""Observes by the processes of a session whether the session is busy (R8).
 
 A session is active if, since the last look, its processes used the processor for more than
 BUSY_SHARE, started a process, printed output, or moved bytes over a TCP connection; and as long as

@@ -36,7 +36,7 @@ def rehome(args: Namespace) -> int:
 
 
 lease_parser = usage(f"""
-    which machine may have a session, and until when; or end that without the machine
+    show the machine that may run a session, and the end of its lease; or end the lease
 
     act=show|invalidate    show the lease, or end it without its machine
     SESSION

@@ -114,7 +114,7 @@ def saved(session: Json) -> str:
 
 
 def costs(sessions: list[Json]) -> str:
-    """What each session costs, the most expensive first, and what idle ones pin together."""
+    """The cost of each session, the largest first, and the sum of the idle sessions."""
     import time
 
     from holdfast.faces.cli import output
