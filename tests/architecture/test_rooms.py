@@ -194,6 +194,14 @@ def test_every_room_is_in_the_table(package: str) -> None:
     assert rooms == set(MAY[package])
 
 
+@pytest.mark.parametrize("package", sorted(MAY))
+def test_every_folder_is_in_the_picture(package: str) -> None:
+    text = (SRC.parents[1] / "ARCHITECTURE.md").read_text()
+    picture = text.split("## The rooms")[1].split("```")[1]
+    folders = {path.name for path in (SRC / package).iterdir() if (path / "__init__.py").exists()}
+    assert folders and not folders - set(picture.split())
+
+
 @pytest.mark.parametrize("top", ["src/holdfast", "tests", "bench"])
 def test_no_folder_has_more_modules_than_a_reader_can_keep_in_mind(top: str) -> None:
     folders = {path.parent for path in (SRC.parents[1] / top).rglob("*.py")}
