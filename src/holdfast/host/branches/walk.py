@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from holdfast.core.branch.changes import DIRECTORY, FIFO, FILE, LINK, WHITEOUT, Entry
+from holdfast.core.branch.changes import DIRECTORY, FIFO, FILE, LINK, OTHER, WHITEOUT, Entry
 from holdfast.host.lifecycle.contained.disk import below, open_directory
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -111,9 +111,8 @@ def _entry(one: Found, layer: int) -> Entry | None:
             return Entry(LINK, 0o777, 0, os.readlink(one.name, dir_fd=one.at), layer)
     if kind == stat.S_IFIFO:
         return Entry(FIFO, mode, 0, "", layer)
-    if kind == stat.S_IFCHR and layer and status.st_rdev == 0:
-        return Entry(WHITEOUT, 0, 0, "", layer)
-    return None
+    # In a layer also a socket or a device of the branch: the entry below is hidden.
+    return Entry(WHITEOUT, 0, 0, "", layer) if layer else Entry(OTHER, mode, 0, "")
 
 
 def _opaque(one: Found) -> bool:
