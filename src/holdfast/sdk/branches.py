@@ -130,7 +130,7 @@ class Clash:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The outcome of `keep`. With `conflicts` nothing was written.
+    """The outcome of `keep`. Paths in `conflicts` stay; unless `done`, nothing was written at all.
 
     `left`: paths that stay as they are. `resumed`: an interrupted keep was completed.
     """

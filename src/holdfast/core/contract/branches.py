@@ -189,9 +189,11 @@ class Clash:
 
 @message
 class Kept:
-    """The outcome. With `conflicts` nothing was written. `steps`: files that were written or
-    removed, or would be. `left`: paths that stay as they are, by decision. `resumed`: an earlier
-    keep of this branch was interrupted, and was completed now. `discarded`: the other branches.
+    """The outcome. Unless `done`, nothing was written. `steps`: files that were written or removed,
+    or would be. `conflicts`: paths that stay as they are until they are decided; with `done` they
+    changed meanwhile, and no branch was discarded. `left`: paths that stay by decision. `resumed`:
+    an earlier keep of this branch was interrupted, and was completed now. `discarded`: the other
+    branches.
     """
 
     id: str

@@ -4,6 +4,7 @@
                        /base/N                the snapshot of tree N; the branches share it
                        /layers/BRANCH/N/upper what the branch wrote; `work` belongs to overlayfs
                        /keep/                 a keep that is not over (keep.py)
+                       /reading-BRANCH        while a keep lets the branch stand still
 
 A fork is `complete` when all its branches run. After a crash of the host the next host ends the
 branches of an incomplete fork, and removes its directory. A complete fork goes with its last
@@ -157,6 +158,9 @@ class Forks:
 
     def layers(self, fork: str, branch: str) -> Path:
         return self.top / fork / "layers" / branch
+
+    def reading(self, fork: str, branch: str) -> Path:
+        return self.top / fork / f"reading-{branch}"
 
     # ------------------------------------------------------------ changes
 

@@ -79,13 +79,25 @@ def open_file(top: str, path: str) -> int:
         os.close(at)
 
 
-def scan(top: str, layer: int = 0) -> dict[str, Entry]:
-    """The entries below the top. `layer`: its number; above 0 it may have marks of overlayfs."""
+def scan(top: str, layer: int = 0, seen: dict[str, str] | None = None) -> dict[str, Entry]:
+    """The entries below the top. `layer`: its number; above 0 it may have marks of overlayfs.
+
+    `seen` gets the identities of the entries.
+    """
     found: dict[str, Entry] = {}
     for one in walk(top):
         if (entry := _entry(one, layer)) is not None:
             found[one.path] = entry
+            if seen is not None:
+                seen[one.path] = identity(one.status)
     return found
+
+
+def identity(status: os.stat_result) -> str:
+    """What tells an entry from a later one. A directory stays itself when its entries change."""
+    if stat.S_ISDIR(status.st_mode):
+        return f"{DIRECTORY}:{status.st_ino}:{stat.S_IMODE(status.st_mode):o}"
+    return f"{status.st_ino}:{status.st_mode:o}:{status.st_size}:{status.st_mtime_ns}"
 
 
 def scan_one(top: str, path: str) -> Entry | None:

@@ -218,11 +218,13 @@ def keep(args: Namespace) -> int:
 def _put_kept(args: Namespace, said: Json) -> None:
     for one in said["conflicts"]:
         print(f"conflict: {printable(one['path'])}: {one['why']}")
-    if said["conflicts"]:
+    if said["conflicts"] and not said["done"]:
         print("nothing was written; decide with --take PATH or --leave PATH")
     elif said["done"]:
         again = " (the rest of an interrupted keep)" if said["resumed"] else ""
         print(f"the files of {said['name']} are kept: {said['steps']} changes{again}")
+        if said["conflicts"]:
+            print("not those that conflict; no branch is discarded; decide, and keep once more")
     else:
         print(f"{said['steps']} changes would be written")
     for path in said["left"]:

@@ -192,21 +192,27 @@ async def keep(host: Host, ctx: Context, q: Keep) -> Kept:
     fork = engine.branches.of_branch(found.id, found.name)
     wish = KeepWish(q.take, q.leave, q.check)
     others = [] if q.others else [one for one in fork.branches if one.id != found.id]
-    for touched in (fork.parent, *(one.id for one in others if not one.gone)):
-        host.require(ctx.conn, "fork", touched)  # it gets the files, or is discarded
+
+    def allowed() -> None:
+        """The parent gets the files, and the other branches are discarded."""
+        for touched in (found.id, fork.parent, *(one.id for one in others if not one.gone)):
+            host.require(ctx.conn, "fork", touched)
+
+    allowed()
     if not q.check:
         await engine.door.enter(ctx.act, ProposedAct("keep", wait_s=q.hold))
 
     def tell(step: str, done: int) -> None:
         ctx.conn.event("progress", request=ctx.number, step=step, bytes=done)
 
-    made = await engine.branches.keep(fork, found.id, wish, tell)
+    made = await engine.branches.keep(fork, found.id, wish, allowed, tell)
     discarded = []
     if made.done:
         facts = {"operator": ctx.conn.operator, "steps": made.steps}
         engine.events.note(found.id, "session.kept", facts)
-        ctx.act.outcome = {"steps": made.steps, "left": [*made.left]}
-        for other in others:
+        clashes = [one.path for one in made.conflicts]
+        ctx.act.outcome = {"steps": made.steps, "left": [*made.left, *clashes]}
+        for other in others if not made.conflicts else ():
             if not other.gone:
                 discarded.append(await _discarded(host, ctx, fork, other.id, other.name))
     elif not q.check:
