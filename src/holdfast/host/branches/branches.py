@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.core.branch.keeping import Conflict
+from holdfast.core.branch.preflight import Promise
 from holdfast.core.checkpoint.preflight import Preflight
 from holdfast.core.session import connections
 from holdfast.host.branches import fork as forking
@@ -60,17 +61,27 @@ class Branches:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.forks = Forks(engine.home.state)
+        self._promises = dict[str, Promise]()  # to forks under way, by session
+        self._names = set[str]()  # of branches that are being made
         self._keeping = set[str]()  # forks
         self._keeps = Tasks(None)
         forking.sweep(engine.home, self.forks, engine.descriptions)
 
     async def examine(self, session: Session, count: int) -> Preflight:
-        return await forking.examine_fork(self._engine, session, count)
+        return await forking.examine_fork(self._engine, session, count, self._promises.values())
 
     async def fork(self, session: Session, count: int, name: str, by: str, tell: Tell) -> Made:
-        taken = self._engine.session_names().values()
+        taken = {*self._engine.session_names().values(), *self._names}
         wanted = forking.branch_names(count, name, session.name, taken)
-        return await forking.fork(self._engine, self.forks, session, wanted, by, tell)
+        if clash := next((one for one in wanted if one in taken), ""):
+            raise Refused(f"a session named {clash} runs already", "choose another --name")
+        self._names |= {*wanted}
+        try:
+            return await forking.fork(
+                self._engine, self.forks, session, wanted, by, tell, self._promises
+            )
+        finally:
+            self._names -= {*wanted}
 
     def of_branch(self, session: str, name: str) -> Fork:
         return self.forks.found(session, name)
@@ -212,10 +223,19 @@ class Branches:
     async def discard(self, session: str, name: str, by: str) -> None:
         """End a branch and remove its files."""
         engine, fork = self._engine, self.of_branch(session, name)
-        if session in engine.incarnations.checkpoints.busy:
+        busy = engine.incarnations.checkpoints.busy
+        if session in busy:
             raise Refused(f"{name} is being saved or forked", "wait until that is over")
         if fork.id in self._keeping:
             raise Refused("a keep of this fork is under way", "wait until that is over")
+        busy.add(session)
+        try:
+            await self._discard(fork, session, by)
+        finally:
+            busy.discard(session)
+
+    async def _discard(self, fork: Fork, session: str, by: str) -> None:
+        engine = self._engine
         living = engine.sessions.get(session)
         if living is not None:
             await living.end(by, lambda: engine.halter.end(execution(living)))

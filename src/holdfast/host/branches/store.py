@@ -105,6 +105,7 @@ class Forks:
     def __init__(self, state: str) -> None:
         self.top = Path(state) / DIRECTORY
         self._known: dict[str, Fork] = {}
+        self._unknown = False  # layers of a fork that cannot be read may lie above any other
 
     def load(self) -> list[Fork]:
         """Read all forks; return those that a host did not finish."""
@@ -116,7 +117,7 @@ class Forks:
                 except FileNotFoundError:
                     removal.remove(str(place))
                 except (OSError, ValueError, KeyError, TypeError):
-                    continue  # of a later release
+                    self._unknown = True  # of a later release, or it cannot be read now
                 else:
                     (self._known if fork.complete else {})[fork.id] = fork
                     unfinished += [] if fork.complete else [fork]
@@ -193,7 +194,7 @@ class Forks:
 
     def sweep(self) -> None:
         """Remove forks without branches. The directories of a later fork may lie above one."""
-        while True:
+        while not self._unknown:
             over = {
                 fork.id
                 for fork in self._known.values()
