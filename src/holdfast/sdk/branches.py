@@ -129,6 +129,15 @@ class Clash:
 
 
 @dataclass(frozen=True, slots=True)
+class Remaining:
+    """Another branch that was not discarded, and why."""
+
+    id: str
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     """The outcome of `keep`. Paths in `conflicts` stay; unless `done`, nothing was written at all.
 
@@ -143,3 +152,4 @@ class Kept:
     left: tuple[str, ...] = ()
     resumed: bool = False
     discarded: tuple[Left, ...] = ()
+    remaining: tuple[Remaining, ...] = ()

@@ -226,6 +226,22 @@ def test_a5_keep_and_discard_need_the_right(hf: Installation) -> None:
         assert refused.rc == 4 and "fork" in refused.err
 
 
+def test_a5_contents_of_files_need_the_right_to_files(hf: Installation) -> None:
+    """`diff` reads them, and `keep` writes them into the parent's directory."""
+    place = branched(hf, "contents")
+    says(hf, "contents-1", "echo secret > file")
+    hf.ok("operator", "add", "looker")
+    hf.ok("grant", "looker", "--rights", "observe,fork", "--session", "contents-1")
+    hf.ok("grant", "looker", "--rights", "observe,fork,files", "--session", "contents")
+    for command in ("diff", "keep"):
+        refused = hf.cli("--as", "looker", command, "contents-1")
+        assert refused.rc == 4 and "files" in refused.err and "secret" not in refused.out
+    hf.ok("grant", "looker", "--rights", "files", "--session", "contents-1")
+    assert "secret" in hf.ok("--as", "looker", "diff", "contents-1").out
+    hf.ok("--as", "looker", "keep", "contents-1")
+    assert (place / "file").read_text() == "secret\n"
+
+
 def test_a5_keep_needs_the_right_on_all_that_it_touches(hf: Installation) -> None:
     """It writes into the directories of the parent, and discards the other branches."""
     place = branched(hf, "touches", 2)

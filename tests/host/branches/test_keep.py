@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from holdfast.host.branches import keep
+from holdfast.host.branches.branches import Branches, KeepWish
 from holdfast.host.branches.parts import own_layer
 from holdfast.host.branches.snapshot import Snapshot
 from holdfast.host.branches.store import FILES, Branch, Fork, Forks, Tree
-from holdfast.model.errors import Impossible
+from holdfast.host.runtime.tasks import Tasks
+from holdfast.model.errors import Impossible, NotAllowed
 
 BRANCH, INSIDE = "branch", "/work"
 
@@ -219,6 +224,47 @@ def test_r5_a_resumed_keep_does_not_repeat_steps(
     (stage.now / "file").write_text("newer")
     assert stage.apply() == set()
     assert not (stage.now / "new").exists() and (stage.now / "file").read_text() == "newer"
+
+
+def test_a5_an_operator_whose_right_ended_while_files_were_read_does_not_commit(
+    stage: Stage,
+) -> None:
+    (stage.upper / "file").write_text("branch")
+    one: Any = Branches.__new__(Branches)
+    one._engine, one.forks = SimpleNamespace(sessions={}), stage.forks
+    one._keeping, one._keeps = set[str](), Tasks(None)
+
+    def allowed() -> None:
+        assert keep.pending(stage.forks, stage.fork), "everything is read"
+        raise NotAllowed("revoked", "ask")
+
+    with pytest.raises(NotAllowed):
+        asyncio.run(one.keep(stage.fork, BRANCH, KeepWish(), allowed, lambda step, done: None))
+    assert (stage.now / "file").read_text() == "file\n"
+    assert not keep.pending(stage.forks, stage.fork) and not one._keeping
+
+
+def test_r5_a_keep_goes_on_when_its_client_leaves(stage: Stage) -> None:
+    """A second keep must not begin beside the first one's thread."""
+    (stage.upper / "file").write_text("branch")
+    one: Any = Branches.__new__(Branches)
+    one._engine, one.forks = SimpleNamespace(sessions={}), stage.forks
+    one._keeping, one._keeps = set[str](), Tasks(None)
+
+    async def leaves() -> None:
+        staged = asyncio.Event()
+        keeping = one.keep(
+            stage.fork, BRANCH, KeepWish(), lambda: None, lambda step, done: staged.set()
+        )
+        request = asyncio.ensure_future(keeping)
+        await staged.wait()
+        request.cancel()
+        await asyncio.wait({request})
+        assert request.cancelled() and one._keeping == {stage.fork.id}
+        await one._keeps.wait(60)
+
+    asyncio.run(leaves())
+    assert (stage.now / "file").read_text() == "branch" and not one._keeping
 
 
 def test_r5_the_interrupted_keep_of_a_discarded_branch_hinders_no_other(stage: Stage) -> None:

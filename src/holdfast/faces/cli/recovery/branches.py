@@ -212,7 +212,7 @@ def keep(args: Namespace) -> int:
         put_json(said)
     else:
         _put_kept(args, said)
-    return Refused.exit_code if said["conflicts"] else 0
+    return Refused.exit_code if said["conflicts"] or said["remaining"] else 0
 
 
 def _put_kept(args: Namespace, said: Json) -> None:
@@ -232,6 +232,8 @@ def _put_kept(args: Namespace, said: Json) -> None:
     for left in said["discarded"]:
         print(f"{left['name']} is discarded")
         put_left(left)
+    for one in said["remaining"]:
+        print(f"{one['name']} is not discarded: {one['why']}")
 
 
 discard_parser = usage(f"""
