@@ -25,6 +25,7 @@ _NAMES = {
     "sdk.attach": "Attachment",
     "sdk.branches": """
         Branch Clash Difference FileChange FileState Forked Kept Left NewBranch Program
+        Remaining
     """,
     "sdk.client": "Approvals Client Machines Sessions Terminal connect",
     "sdk.drained": "Drained DrainedSession",
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from holdfast.sdk.branches import Left as Left
     from holdfast.sdk.branches import NewBranch as NewBranch
     from holdfast.sdk.branches import Program as Program
+    from holdfast.sdk.branches import Remaining as Remaining
     from holdfast.sdk.client import Approvals as Approvals
     from holdfast.sdk.client import Client as Client
     from holdfast.sdk.client import Machines as Machines

@@ -32,7 +32,6 @@ HARMLESS = {
     "checkpoints": "only of sessions that it may see",
     "reaper": "only sessions that it may see",
     "branches": "only of sessions that it may see",
-    "diff": "what a branch that it may see has changed",
     "lease": "which machine has a session it may see",
     "get": "what there is to see of a session it may see",
     "who": "who is there is part of seeing it",

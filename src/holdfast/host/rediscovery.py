@@ -186,7 +186,8 @@ class Rediscovery:
         probe("host.keeper.claimed")
         session = self._engine.make_session(record, link, label)
         session.pace.await_return(record.viewers)
-        if await self._engine.read_layout_and_gate(session, adopted=True) is not None:
+        halted = await self._engine.read_layout_and_gate(session, adopted=True) is not None
+        if halted and await self._engine.branches.stands(session, was):
             record.state = "halted"  # an earlier host halted the processes
         self._engine.leases.adopted(session, was)
         output = [link.ring.start, link.ring.head]

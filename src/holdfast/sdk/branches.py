@@ -129,8 +129,17 @@ class Clash:
 
 
 @dataclass(frozen=True, slots=True)
+class Remaining:
+    """Another branch that was not discarded, and why."""
+
+    id: str
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
-    """The outcome of `keep`. With `conflicts` nothing was written.
+    """The outcome of `keep`. Paths in `conflicts` stay; unless `done`, nothing was written at all.
 
     `left`: paths that stay as they are. `resumed`: an interrupted keep was completed.
     """
@@ -143,3 +152,4 @@ class Kept:
     left: tuple[str, ...] = ()
     resumed: bool = False
     discarded: tuple[Left, ...] = ()
+    remaining: tuple[Remaining, ...] = ()

@@ -156,12 +156,40 @@ def test_r5_keep_never_overwrites_what_has_changed_since(
 
 @given(STATES, STATES, STATES)
 def test_r5_every_conflict_can_be_decided(before: State, after: State, now: State) -> None:
+    """And the steps of each decision can be carried out."""
     found = compare(before, over(before, layer(before, after)), same)
     conflicts = {one.path for one in keeping.plan(found, before, now, same).conflicts}
     left = keeping.plan(found, before, now, same, leave=conflicts)
     assert not {one.path for one in left.steps} & conflicts
     taken = keeping.plan(found, before, now, same, take=conflicts)
     assert not taken.conflicts
+    result = plain(keeping.applied(now, taken.steps))
+    assert {one.path: result.get(one.path) for one in found} == {
+        one.path: after.get(one.path) for one in found
+    }
+
+
+@given(STATES, STATES, STATES, st.sets(PATHS, max_size=3), st.sets(PATHS, max_size=3))
+def test_r5_a_path_that_the_operator_leaves_stays_whatever_is_taken(
+    before: State, after: State, now: State, take: set[str], leave: set[str]
+) -> None:
+    found = compare(before, over(before, layer(before, after)), same)
+    made = keeping.plan(found, before, now, same, take, leave)
+    if made.conflicts:
+        return
+    result = plain(keeping.applied(now, made.steps))
+    for path in now:
+        if path in leave or any(above in leave for above in parents(path)):
+            assert result.get(path) == now[path]
+
+
+def test_r5_a_socket_of_the_parent_conflicts() -> None:
+    """A fork does not copy it, so the branch does not know it."""
+    base = {"d": Entry(DIRECTORY, 0o755), "d/a": file("x")}
+    now = {**base, "d/s": Entry(changes.OTHER), "new": Entry(changes.OTHER)}
+    found = compare(base, {"new": file("y")}, same)
+    made = keeping.plan(found, base, now, same)
+    assert {one.path for one in made.conflicts} == {"d", "new"}
 
 
 @given(STATES, STATES, st.integers(0, 20))

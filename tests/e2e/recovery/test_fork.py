@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -266,8 +267,32 @@ def test_r5_a_port_on_the_network_of_the_machine_is_refused(hf: Installation) ->
     assert "--net own" in refused.err
 
 
-def test_r5_a_fork_that_fails_leaves_nothing_and_the_parent_goes_on(hf: Installation) -> None:
-    """The name of the second branch is taken, which shows after the first one began."""
+def test_r5_a_second_fork_at_the_same_time_is_refused(hf: Installation) -> None:
+    """Also one that begins while the first is examined: before any step is told."""
+    shell(hf, "twice")
+    said = dict[int, str]()
+
+    def fork(number: int) -> None:
+        link = Link(homes.resolve(hf.env), "tester", autostart=False)
+        try:
+            link.request("fork", session="twice", n=1, check=False)
+            said[number] = "made"
+        except HoldfastError as e:
+            said[number] = e.message
+        finally:
+            link.close()
+
+    both = [threading.Thread(target=fork, args=(number,)) for number in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert sorted(said.values()) == ["made", "twice is being saved or forked"]
+    assert [one["name"] for one in hf.ok("branches", "twice", "--json").json] == ["twice-1"]
+    assert says(hf, "twice", "echo $X") == "kept\n"
+
+
+def test_r5_a_fork_with_a_taken_name_stops_nothing_and_leaves_nothing(hf: Installation) -> None:
     shell(hf, "fails")
     shell(hf, "mine-2")
     before = {one["id"] for one in hf.ls()}, forks(hf)

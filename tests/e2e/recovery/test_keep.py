@@ -226,6 +226,22 @@ def test_a5_keep_and_discard_need_the_right(hf: Installation) -> None:
         assert refused.rc == 4 and "fork" in refused.err
 
 
+def test_a5_contents_of_files_need_the_right_to_files(hf: Installation) -> None:
+    """`diff` reads them, and `keep` writes them into the parent's directory."""
+    place = branched(hf, "contents")
+    says(hf, "contents-1", "echo secret > file")
+    hf.ok("operator", "add", "looker")
+    hf.ok("grant", "looker", "--rights", "observe,fork", "--session", "contents-1")
+    hf.ok("grant", "looker", "--rights", "observe,fork,files", "--session", "contents")
+    for command in ("diff", "keep"):
+        refused = hf.cli("--as", "looker", command, "contents-1")
+        assert refused.rc == 4 and "files" in refused.err and "secret" not in refused.out
+    hf.ok("grant", "looker", "--rights", "files", "--session", "contents-1")
+    assert "secret" in hf.ok("--as", "looker", "diff", "contents-1").out
+    hf.ok("--as", "looker", "keep", "contents-1")
+    assert (place / "file").read_text() == "secret\n"
+
+
 def test_a5_keep_needs_the_right_on_all_that_it_touches(hf: Installation) -> None:
     """It writes into the directories of the parent, and discards the other branches."""
     place = branched(hf, "touches", 2)
@@ -269,27 +285,49 @@ def test_r5_an_interrupted_keep_goes_on_where_it_was(fresh: Installation, step: 
     fresh.ok("up", "--detach")
     assert "was interrupted" in fresh.cli("keep", "cut-2").err
     (place / "moved").write_text("in between")
-    said = fresh.ok("keep", "cut-1", "--json").json
-    assert said["done"] and said["resumed"] and said["left"] == [f"{place}/moved"]
+    newer = fresh.cli("keep", "cut-1", "--json")
+    said = newer.json
+    assert newer.rc == 4 and said["done"] and said["resumed"] and said["discarded"] == []
+    assert [one["path"] for one in said["conflicts"]] == [f"{place}/moved"]
     assert (place / "moved").read_text() == "in between"
-    assert [one["name"] for one in said["discarded"]] == ["cut-2"]
     assert (place / "deep").read_text() == "flat\n" and (place / "file").read_text() == "new\n"
     assert (place / "made/binary").read_bytes() == b"a\0b" and not (place / "gone").exists()
     assert not list(place.rglob(".holdfast-keep*"))
     (conflict,) = fresh.cli("keep", "cut-1", "--json").json["conflicts"]
     assert conflict["path"] == f"{place}/moved"
+    said = fresh.ok("keep", "cut-1", "--leave", f"{place}/moved", "--json").json
+    assert [one["name"] for one in said["discarded"]] == ["cut-2"]
 
 
-@pytest.mark.parametrize("step", ["staged", "decided", "written", "step", "applied"])
+def test_r5_an_interrupted_keep_can_be_given_up(fresh: Installation) -> None:
+    criu()
+    fresh.quick("up", "--detach", env={"HOLDFAST_PROBE": "kill@host.keep.decided"})
+    place = branched(fresh, "gives", 2)
+    says(fresh, "gives-1", "echo first > file")
+    says(fresh, "gives-2", "echo second > file")
+    host = fresh.host_pid
+    assert fresh.cli("keep", "gives-1").rc != 0
+    eventually(lambda: gone(host) or None, "the host to die")
+    fresh.ok("up", "--detach")
+    assert "was interrupted" in fresh.cli("keep", "gives-2").err
+    fresh.ok("discard", "gives-1")
+    assert fresh.ok("keep", "gives-2", "--json").json["done"]
+    assert (place / "file").read_text() == "second\n"
+
+
+@pytest.mark.parametrize("step", ["reads", "staged", "decided", "written", "step", "applied"])
 def test_r5_a_host_that_dies_in_a_keep_finishes_it_later(fresh: Installation, step: str) -> None:
     criu()
     fresh.quick("up", "--detach", env={"HOLDFAST_PROBE": f"kill@host.keep.{step}"})
-    place = branched(fresh, "dies")
+    place = branched(fresh, "dies", 2)
     says(fresh, "dies-1", CHANGES)
     host = fresh.host_pid
     assert fresh.cli("keep", "dies-1").rc != 0
     eventually(lambda: gone(host) or None, "the host to die")
     fresh.ok("up", "--detach")
+    states = {one["name"]: one["state"] for one in fresh.ok("branches", "--json").json}
+    assert states == {"dies-1": "detached", "dies-2": "detached"}, "none is discarded or stopped"
+    assert says(fresh, "dies-1", "cat file") == "new\n"
     assert fresh.ok("keep", "dies-1", "--json").json["done"]
     assert (place / "deep").read_text() == "flat\n" and (place / "file").read_text() == "new\n"
     assert (place / "made/binary").read_bytes() == b"a\0b" and not (place / "gone").exists()

@@ -19,14 +19,34 @@ class Halter:
 
     def __init__(self, session: SimpleNamespace, during: str = "") -> None:
         self.session, self.during = session, during
-        self.orders = list[str]()
+        self.orders, self.fails = list[str](), False
 
     async def halt(self, where: object) -> None:
         self.orders.append("halt")
+        if self.fails:
+            raise OSError("no")
 
     async def resume(self, where: object) -> None:
         self.orders.append("resume")
         self.session.state = self.during or self.session.state
+
+
+class Mark:
+    """The file that says that a keep reads the branch."""
+
+    there = False
+
+    def touch(self) -> None:
+        self.there = True
+
+    def exists(self) -> bool:
+        return self.there
+
+    def unlink(self, missing_ok: bool) -> None:
+        self.there = False
+
+
+FORK = SimpleNamespace(id="fk-1")
 
 
 def made(monkeypatch: pytest.MonkeyPatch, during: str = "") -> tuple[Any, SimpleNamespace, Halter]:
@@ -35,12 +55,14 @@ def made(monkeypatch: pytest.MonkeyPatch, during: str = "") -> tuple[Any, Simple
     halter = Halter(session, during)
     one: Any = Branches.__new__(Branches)
     one._engine = SimpleNamespace(sessions={"a": session}, halter=halter)
+    mark = Mark()
+    one.forks = SimpleNamespace(reading=lambda fork, branch: mark, of_branch=lambda session: FORK)
     return one, session, halter
 
 
 def kept(one: Any, meanwhile: Callable[[], object]) -> None:
     async def keep() -> None:
-        async with one._standing_still("a"):
+        async with one._standing_still(FORK, "a"):
             meanwhile()
 
     asyncio.run(keep())
@@ -70,6 +92,36 @@ def test_a4_a_halt_while_the_branch_goes_on_stays(
     one, _, halter = made(monkeypatch, state)
     kept(one, lambda: None)
     assert halter.orders == ["halt", "resume", "halt"]
+
+
+@pytest.mark.parametrize(
+    ("marked", "was", "stands"),
+    [
+        (True, "detached", False),
+        (True, "halted", True),
+        (True, "fenced", True),
+        (False, "detached", True),
+    ],
+)
+def test_r5_the_next_host_lets_a_branch_go_on_that_a_keep_had_stopped(
+    monkeypatch: pytest.MonkeyPatch, marked: bool, was: str, stands: bool
+) -> None:
+    """The last host died while the keep read the files; a halt of an operator stays."""
+    one, session, halter = made(monkeypatch)
+    session.id = "a"
+    mark = one.forks.reading("fk-1", "a")
+    mark.there = marked
+    assert asyncio.run(one.stands(session, was)) == stands
+    assert halter.orders == ([] if stands else ["resume"])
+    assert mark.there == (marked and stands)
+
+
+def test_r5_a_branch_goes_on_if_it_could_not_be_halted(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, _, halter = made(monkeypatch)
+    halter.fails = True
+    with pytest.raises(OSError, match="no"):
+        kept(one, lambda: None)
+    assert halter.orders == ["halt", "resume"]
 
 
 def test_r5_a_branch_is_not_discarded_while_a_keep_of_its_fork_is_under_way() -> None:

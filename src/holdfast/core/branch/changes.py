@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 FILE, DIRECTORY, LINK, FIFO, WHITEOUT = "file", "dir", "link", "fifo", "whiteout"
+OTHER: Final = "other"  # a socket or a device, which no fork copies
 ADDED, REMOVED, CHANGED, RENAMED = "added", "removed", "changed", "renamed"
 MODE, KIND = "mode", "kind"
 _SHOWN: Final = {ADDED: "A", REMOVED: "D", CHANGED: "M", MODE: "m", KIND: "T", RENAMED: "R"}

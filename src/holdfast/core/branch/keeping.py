@@ -4,12 +4,15 @@ The directory may have changed since the fork. A path conflicts if it is now nei
 nor as in the branch. The operator decides for each conflict: `take` the branch's version, or
 `leave` the path as it is. Without a decision nothing is written at all.
 
-Steps are in an order that can be carried out, and each step can be repeated after a crash.
+Steps are in an order that can be carried out, and each step can be repeated after a crash. A step
+concerns one entry: a directory that goes has a step for each entry below. So an entry that appears
+after the decision is in no step, and stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.core.branch.changes import (
@@ -28,6 +31,8 @@ REMOVE, MAKE = "remove", "make"
 
 class Step(NamedTuple):
     """One step. REMOVE: the entry goes. MAKE: the entry becomes `after`, whatever it was.
+
+    A directory is empty when it goes, or when another kind of entry takes its place.
 
     `before`: the entry at the fork; None if there was none.
     """
@@ -71,9 +76,9 @@ def plan(
     leave: Collection[str] = (),
 ) -> Plan:
     """`base`: the state at the fork. `now`: the directory as it is. Renames must be split."""
-    steps, conflicts = list[Step](), list[Conflict]()
+    steps, conflicts = dict[str, Step](), list[Conflict]()
     done, left = list[str](), list[str]()
-    listed = [*changes]
+    listed, within = [*changes], _Within(now)
     removed = {one.path for one in listed if one.what == REMOVED and not _named(one.path, leave)}
     made = {one.path: one.after for one in listed if one.after is not None}
     for one in listed:
@@ -83,15 +88,37 @@ def plan(
         if _is(one.path, one.after, now, equal):
             done.append(one.path)
             continue
-        why = _against(one, base, now, equal, removed, made)
+        blocked = [*_blocked(one, now, made)]
+        goes = within.below(one.path) if one.after is None or one.after.kind != DIRECTORY else []
+        if stays := next((path for path in goes if _named(path, leave)), ""):
+            conflicts.append(Conflict(one.path, f"{stays} is in it, which is to be left"))
+            continue
+        fresh = [path for path in goes if path not in removed]
+        why = _against(one, now, equal, blocked, fresh)
         if why and not _named(one.path, take):
             conflicts.append(Conflict(one.path, why))
             continue
-        if one.after is None:
-            steps.append(Step(REMOVE, one.path, one.before, None))
-        else:
-            steps.append(Step(MAKE, one.path, one.before, one.after))
-    return Plan(_ordered(steps), tuple(conflicts), tuple(done), tuple(left))
+        for path in fresh:
+            steps.setdefault(path, Step(REMOVE, path, base.get(path), None))
+        for above in blocked:
+            steps.setdefault(above, Step(MAKE, above, base.get(above), base[above]))
+        steps[one.path] = Step(
+            REMOVE if one.after is None else MAKE, one.path, one.before, one.after
+        )
+    return Plan(_ordered([*steps.values()]), tuple(conflicts), tuple(done), tuple(left))
+
+
+class _Within:
+    """Finds the entries below a path."""
+
+    def __init__(self, state: State) -> None:
+        self._paths = sorted(state)
+
+    def below(self, path: str) -> list[str]:
+        first, end = (
+            bisect_left(self._paths, f"{path}{sign}") for sign in ("/", chr(ord("/") + 1))
+        )
+        return self._paths[first:end]
 
 
 def _named(path: str, words: Collection[str]) -> bool:
@@ -110,30 +137,29 @@ def _is(path: str, wanted: Entry | None, now: State, equal: Equal) -> bool:
     return wanted.kind != FILE or (there.size == wanted.size and equal(path, there, wanted))
 
 
-def _against(
-    one: Change,
-    base: State,
-    now: State,
-    equal: Equal,
-    removed: Collection[str],
-    made: Mapping[str, Entry],
-) -> str:
-    there = now.get(one.path)
-    for above in parents(one.path):
+def _blocked(one: Change, now: State, made: Mapping[str, Entry]) -> Iterator[str]:
+    """Directories above a new entry that are none any more."""
+    for above in parents(one.path) if one.after is not None else ():
         entry = made.get(above) or now.get(above)
-        if one.after is not None and (entry is None or entry.kind != DIRECTORY):
-            return f"{above} is no directory any more"
+        if entry is None or entry.kind != DIRECTORY:
+            yield above
+
+
+def _against(
+    one: Change, now: State, equal: Equal, blocked: Sequence[str], fresh: Sequence[str]
+) -> str:
+    """Why the change conflicts. `fresh`: entries that would go, and that the branch left alone."""
+    there = now.get(one.path)
+    if blocked:
+        return f"{blocked[0]} is no directory any more"
     if one.before is None:
         return "" if there is None else "it was made there too, with another content"
     if there is None:
         return "it was removed there"
     if not _is(one.path, one.before, now, equal):
         return "it was changed there too"
-    if one.before.kind == DIRECTORY and (one.after is None or one.after.kind != DIRECTORY):
-        begin = f"{one.path}/"
-        fresh = [path for path in now if path.startswith(begin) and path not in removed]
-        if fresh:
-            return f"it has {fresh[0].removeprefix(begin)} now, which the branch does not know"
+    if fresh:
+        return f"it has {fresh[0].removeprefix(f'{one.path}/')} now, which the branch does not know"
     return ""
 
 
@@ -145,13 +171,16 @@ def _ordered(steps: list[Step]) -> tuple[Step, ...]:
 
 
 def applied(now: State, steps: Iterable[Step]) -> dict[str, Entry]:
-    """The directory after the steps: the meaning of each step."""
+    """The directory after the steps: the meaning of each step. ValueError if one is impossible."""
     found = dict(now)
     for one in steps:
-        if one.do == REMOVE or (one.after is not None and one.after.kind != DIRECTORY):
-            begin = f"{one.path}/"
-            for path in [p for p in found if p == one.path or p.startswith(begin)]:
-                del found[path]
+        stays = one.after is not None and one.after.kind == DIRECTORY
+        if not stays and any(path.startswith(f"{one.path}/") for path in found):
+            raise ValueError(f"{one.path} is not empty")
+        if any(found[above].kind != DIRECTORY for above in parents(one.path)):
+            raise ValueError(f"there is no directory for {one.path}")
         if one.after is not None:
             found[one.path] = one.after
+        else:
+            del found[one.path]
     return found

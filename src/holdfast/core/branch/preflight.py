@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from holdfast.core.checkpoint.preflight import NAMED_MAX, Preflight, amount
@@ -39,6 +39,25 @@ class Wish(NamedTuple):
     halted: bool = False
 
 
+class Promise(NamedTuple):
+    """What a fork under way will use: sessions, and bytes of memory and on the disk."""
+
+    branches: int
+    memory: int
+    disk: int
+
+
+def beside(wish: Wish, promised: Iterable[Promise]) -> Wish:
+    """The same facts without what other forks were promised."""
+    for one in promised:
+        wish = wish._replace(
+            room=wish.room - one.branches,
+            memory=wish.memory - one.memory,
+            free=wish.free - one.disk,
+        )
+    return wish
+
+
 def judge(found: Preflight, wish: Wish) -> Preflight:
     """`found`: whether the processes can be saved."""
     own = [one for one in found.losses if "TCP connections" not in one]
@@ -55,7 +74,7 @@ def _blockers(found: Preflight, wish: Wish) -> Iterator[str]:
     if not 1 <= wish.branches <= BRANCHES_MAX:
         yield f"{wish.branches} branches were asked for; a fork makes 1 to {BRANCHES_MAX}"
     elif wish.branches > wish.room:
-        yield f"only {wish.room} more sessions may be made; end some"
+        yield f"only {max(0, wish.room)} more sessions may be made; end some"
     if wish.bytes > SNAPSHOT_BYTES_MAX:
         yield (
             f"its files have more than {amount(SNAPSHOT_BYTES_MAX)}, which a fork would copy; "
@@ -68,11 +87,11 @@ def _blockers(found: Preflight, wish: Wish) -> Iterator[str]:
         )
     if found.bytes + wish.bytes > wish.free:
         needed = amount(found.bytes + wish.bytes)
-        yield f"the disk has {amount(wish.free)} free; about {needed} are needed"
+        yield f"the disk has {amount(max(0, wish.free))} free; about {needed} are needed"
     if found.bytes * wish.branches > wish.memory:
         yield (
             f"each branch needs its own memory, {amount(found.bytes * wish.branches)} in all; the "
-            f"machine has {amount(wish.memory)}"
+            f"machine has {amount(max(0, wish.memory))}"
         )
     if wish.depth > LAYERS_MAX:
         yield f"branches of branches end at a depth of {LAYERS_MAX}"

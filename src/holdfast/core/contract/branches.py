@@ -188,10 +188,21 @@ class Clash:
 
 
 @message
+class Remaining:
+    """Another branch that was not discarded, and why."""
+
+    id: str
+    name: str
+    why: str
+
+
+@message
 class Kept:
-    """The outcome. With `conflicts` nothing was written. `steps`: files that were written or
-    removed, or would be. `left`: paths that stay as they are, by decision. `resumed`: an earlier
-    keep of this branch was interrupted, and was completed now. `discarded`: the other branches.
+    """The outcome. Unless `done`, nothing was written. `steps`: files that were written or removed,
+    or would be. `conflicts`: paths that stay as they are until they are decided; with `done` they
+    changed meanwhile, and no branch was discarded. `left`: paths that stay by decision. `resumed`:
+    an earlier keep of this branch was interrupted, and was completed now. `discarded`: the other
+    branches, beside those that remain.
     """
 
     id: str
@@ -202,6 +213,7 @@ class Kept:
     left: tuple[str, ...]
     resumed: bool
     discarded: tuple[Left, ...]
+    remaining: tuple[Remaining, ...]
 
 
 @message

@@ -165,7 +165,7 @@ _ROWS: Final = (
         "Makes branches of a live session, which goes on.", judged=True, streams=("progress",)),
     _look("branches", HANDLER, "branches.Branches", "branches.BranchesReply",
         "Lists branches of sessions."),
-    _look("diff", "observe", "branches.Diff", "branches.DiffReply",
+    _look("diff", "files", "branches.Diff", "branches.DiffReply",
         "Shows what a branch has changed since the fork."),
     _act(SESSION, "keep", "keep", "fork", "branches.Keep", "branches.Kept",
         "Commits the files of a branch to its parent's directories, and discards the others.",

@@ -55,7 +55,7 @@ class BranchTools:
             if do == "keep":
                 keep = act.session.keep
                 kept = asdict(await keep(take=taken, leave=left, hold=wait_s, on_held=held))
-                names = ("done", "steps", "conflicts", "left", "discarded")
+                names = ("done", "steps", "conflicts", "left", "discarded", "remaining")
                 return {name: kept[name] for name in names}
             if do == "discard":
                 gone = await act.session.discard(hold=wait_s, on_held=held)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.core.branch.keeping import Conflict
+from holdfast.core.branch.preflight import Promise
 from holdfast.core.checkpoint.preflight import Preflight
 from holdfast.core.session import connections
 from holdfast.host.branches import fork as forking
@@ -21,7 +22,9 @@ from holdfast.host.checkpoints.dumping import plan_of
 from holdfast.host.connections import held
 from holdfast.host.processes import proc_scan
 from holdfast.host.processes.halt import execution
-from holdfast.model.errors import Impossible, Refused
+from holdfast.host.runtime.tasks import Tasks
+from holdfast.model.errors import HoldfastError, Impossible, Refused
+from holdfast.model.probe import probe
 from holdfast.wire.spawning import NET_HOST, Mount
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.host.session.session import Session
 
 
+Allowed = Callable[[], None]
 STANDING: Final = ("halted", "fenced")  # states in which no program may run
 
 
@@ -41,7 +45,10 @@ class KeepWish(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """`done`: the files are written. `resumed`: the steps of an interrupted keep were completed."""
+    """`done`: the files are written, beside those of `conflicts` that changed meanwhile.
+
+    `resumed`: the steps of an interrupted keep were completed.
+    """
 
     done: bool
     steps: int
@@ -54,16 +61,27 @@ class Branches:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.forks = Forks(engine.home.state)
+        self._promises = dict[str, Promise]()  # to forks under way, by session
+        self._names = set[str]()  # of branches that are being made
         self._keeping = set[str]()  # forks
+        self._keeps = Tasks(None)
         forking.sweep(engine.home, self.forks, engine.descriptions)
 
     async def examine(self, session: Session, count: int) -> Preflight:
-        return await forking.examine_fork(self._engine, session, count)
+        return await forking.examine_fork(self._engine, session, count, self._promises.values())
 
     async def fork(self, session: Session, count: int, name: str, by: str, tell: Tell) -> Made:
-        taken = self._engine.session_names().values()
+        taken = {*self._engine.session_names().values(), *self._names}
         wanted = forking.branch_names(count, name, session.name, taken)
-        return await forking.fork(self._engine, self.forks, session, wanted, by, tell)
+        if clash := next((one for one in wanted if one in taken), ""):
+            raise Refused(f"a session named {clash} runs already", "choose another --name")
+        self._names |= {*wanted}
+        try:
+            return await forking.fork(
+                self._engine, self.forks, session, wanted, by, tell, self._promises
+            )
+        finally:
+            self._names -= {*wanted}
 
     def of_branch(self, session: str, name: str) -> Fork:
         return self.forks.found(session, name)
@@ -97,35 +115,56 @@ class Branches:
 
         return await session.looked(found)
 
-    async def keep(self, fork: Fork, session: str, wish: KeepWish, tell: Tell) -> Outcome:
-        """Commit a branch's files. Its processes stand still while the files are read."""
+    async def keep(
+        self, fork: Fork, session: str, wish: KeepWish, allowed: Allowed, tell: Tell
+    ) -> Outcome:
+        """Commit a branch's files. Its processes stand still while the files are read.
+
+        It goes on if the client leaves. `allowed` raises if the caller may not commit any more.
+        """
         if fork.id in self._keeping:
             raise Refused("another keep of this fork is under way", "wait until that is over")
         self._keeping.add(fork.id)
+        keep = self._keep(fork, session, wish, allowed, tell)
+        return await asyncio.shield(self._keeps.spawn(keep))
+
+    async def _keep(
+        self, fork: Fork, session: str, wish: KeepWish, allowed: Allowed, tell: Tell
+    ) -> Outcome:
         try:
-            return await self._keep(fork, session, wish, tell)
+            return await self._keep_now(fork, session, wish, allowed, tell)
         finally:
             self._keeping.discard(fork.id)
 
-    async def _keep(self, fork: Fork, session: str, wish: KeepWish, tell: Tell) -> Outcome:
+    async def _keep_now(
+        self, fork: Fork, session: str, wish: KeepWish, allowed: Allowed, tell: Tell
+    ) -> Outcome:
         begun = await asyncio.to_thread(keeping.pending, self.forks, fork)
         if begun and begun != session:
             other = fork.branch(begun).name
             raise Refused(
-                f"the keep of {other} was interrupted", f"`holdfast keep {other}` completes it"
+                f"the keep of {other} was interrupted",
+                f"`holdfast keep {other}` completes it; `holdfast discard {other}` gives it up",
             )
         if begun and not wish.check:
+            allowed()
             done = await self._apply(fork, tell)
-            return Outcome(True, done.steps, [], done.left, True)
+            return Outcome(True, done.steps, done.left, [], True)
         layers = str(self.forks.layers(fork.id, session))
-        async with self._standing_still(session):
+        async with self._standing_still(fork, session):
             made = await asyncio.to_thread(keeping.decide, fork, layers, wish.take, wish.leave)
             if made.conflicts or wish.check:
                 return Outcome(False, made.steps, made.conflicts, made.left)
+            probe("host.keep.reads")
             await asyncio.to_thread(keeping.stage, self.forks, fork, session, made)
+        try:
+            allowed()
+        except HoldfastError:
+            await asyncio.to_thread(keeping.give_up, self.forks, fork)
+            raise
         tell("staged", 0)
         done = await self._apply(fork, tell)
-        return Outcome(True, done.steps, [], [*made.left, *done.left])
+        return Outcome(True, done.steps, done.left, made.left)
 
     async def _apply(self, fork: Fork, tell: Tell) -> keeping.Applied:
         loop = asyncio.get_running_loop()
@@ -136,20 +175,35 @@ class Branches:
         return await asyncio.to_thread(keeping.apply, self.forks, fork, told)
 
     @contextlib.asynccontextmanager
-    async def _standing_still(self, session: str) -> AsyncIterator[None]:
+    async def _standing_still(self, fork: Fork, session: str) -> AsyncIterator[None]:
         living = self._engine.sessions.get(session)
         if living is None or living.state in STANDING:
             yield
             return
-        halter = self._engine.halter
-        await halter.halt(execution(living))
+        halter, mark = self._engine.halter, self.forks.reading(fork.id, session)
+        await asyncio.to_thread(mark.touch)
         try:
+            await halter.halt(execution(living))
             yield
         finally:
             if living.state not in STANDING:  # nobody has stopped it meanwhile
                 await halter.resume(execution(living))
                 if living.state in STANDING:
                     await halter.halt(execution(living))
+            await asyncio.to_thread(mark.unlink, missing_ok=True)
+
+    async def stands(self, session: Session, was: str) -> bool:
+        """Whether a session that the last host left frozen stays so: an operator halted it.
+
+        A host may have died while a keep read the files. `was`: the state of the session then.
+        """
+        fork = self.forks.of_branch(session.id)
+        mark = self.forks.reading(fork.id, session.id) if fork is not None else None
+        if mark is None or not mark.exists() or was in STANDING:
+            return True
+        await self._engine.halter.resume(execution(session))
+        mark.unlink(missing_ok=True)
+        return False
 
     # ------------------------------------------------------------ the end of a branch
 
@@ -169,12 +223,23 @@ class Branches:
     async def discard(self, session: str, name: str, by: str) -> None:
         """End a branch and remove its files."""
         engine, fork = self._engine, self.of_branch(session, name)
-        if session in engine.incarnations.checkpoints.busy:
+        busy = engine.incarnations.checkpoints.busy
+        if session in busy:
             raise Refused(f"{name} is being saved or forked", "wait until that is over")
         if fork.id in self._keeping:
             raise Refused("a keep of this fork is under way", "wait until that is over")
+        busy.add(session)
+        try:
+            await self._discard(fork, session, by)
+        finally:
+            busy.discard(session)
+
+    async def _discard(self, fork: Fork, session: str, by: str) -> None:
+        engine = self._engine
         living = engine.sessions.get(session)
         if living is not None:
             await living.end(by, lambda: engine.halter.end(execution(living)))
         await engine.incarnations.forget(session)
+        if await asyncio.to_thread(keeping.pending, self.forks, fork) == session:
+            await asyncio.to_thread(keeping.give_up, self.forks, fork)
         await asyncio.to_thread(self.forks.discard, fork, session)

@@ -20,12 +20,13 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from holdfast.core.branch import preflight as rules
+from holdfast.core.branch.preflight import Promise
 from holdfast.core.checkpoint.preflight import Preflight
 from holdfast.core.record.record import host_fact
 from holdfast.core.session import connections
@@ -128,8 +129,10 @@ class Made(NamedTuple):
     copied_again: int  # files that were copied while the programs stood still
 
 
-async def examine_fork(engine: Engine, session: Session, count: int) -> Preflight:
-    """Run the preflight; nothing stops and no file is written."""
+async def examine_fork(
+    engine: Engine, session: Session, count: int, promised: Collection[Promise] = ()
+) -> Preflight:
+    """Run the preflight; nothing stops and no file is written. `promised`: to other forks."""
     found = await examine(engine.incarnations.checkpoints, session)
     plan = plan_of(session)
     if plan is None or plan.containment is None:
@@ -145,7 +148,8 @@ async def examine_fork(engine: Engine, session: Session, count: int) -> Prefligh
         made = parts.wish(engine.home, got, count, room, held, own_network)
         return made._replace(halted=session.state == "halted")
 
-    return rules.judge(found, await session.looked(facts))
+    wish = await session.looked(facts)  # what is promised from here on counts too
+    return rules.judge(found, rules.beside(wish, promised))
 
 
 def _private(engine: Engine, session: str) -> list[str]:
@@ -154,22 +158,30 @@ def _private(engine: Engine, session: str) -> list[str]:
 
 
 async def fork(
-    engine: Engine, forks: Forks, session: Session, wanted: list[str], by: str, tell: Tell
+    engine: Engine,
+    forks: Forks,
+    session: Session,
+    wanted: list[str],
+    by: str,
+    tell: Tell,
+    promises: dict[str, Promise],
 ) -> Made:
-    """`wanted`: the names of the branches."""
+    """`wanted`: the names of the branches. `promises`: of all forks under way, by session."""
     busy = engine.incarnations.checkpoints.busy
     if session.id in busy:
         raise Refused(f"{session.name} is being saved or forked", "wait until that is over")
-    found = await examine_fork(engine, session, len(wanted))
-    if not found.possible:
-        raise Impossible(
-            f"{session.name} cannot be forked: {'; '.join(found.blockers)}",
-            f"`holdfast fork {session.name} --check` shows the same",
-        )
     busy.add(session.id)
     try:
+        found = await examine_fork(engine, session, len(wanted), promises.values())
+        if not found.possible:
+            raise Impossible(
+                f"{session.name} cannot be forked: {'; '.join(found.blockers)}",
+                f"`holdfast fork {session.name} --check` shows the same",
+            )
+        promises[session.id] = Promise(len(wanted), found.bytes * len(wanted), found.bytes)
         return await _Forking(engine, forks, session, wanted, by, tell, found).run()
     finally:
+        promises.pop(session.id, None)
         busy.discard(session.id)
 
 
@@ -316,7 +328,8 @@ class _Forking:
         await self.engine.journal.settled()
         tool = await asyncio.to_thread(criu.find, self.engine.incarnations.checkpoints.criu)
         scratch = self.engine.incarnations.checkpoints.scratch
-        self.images = await asyncio.to_thread(scratch.make, self.fork.id, self.found.bytes)
+        size = self.found.bytes * (1 + len(self.fork.branches)) // 2  # each one needs memory too
+        self.images = await asyncio.to_thread(scratch.make, self.fork.id, size)
         made = await dump(
             session, self.engine.halter, tool, self.images, self.tell, still=self._still
         )

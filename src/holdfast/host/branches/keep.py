@@ -6,10 +6,14 @@
     4. The branch counts as kept, and `keep/` goes.
 
 After a crash before the end of 2 nothing has happened. After a later crash the same command goes on
-with the list: every step can be repeated. Nothing is applied without that command.
+with the list, after the steps that are done. Nothing is applied without that command.
 
-The parent's programs may write meanwhile, and may exchange directories for links to lead the host
-elsewhere. So every directory is opened without following a link.
+The parent's programs may write meanwhile. A step is carried out only if its entry is still the one
+that the decision saw; otherwise the entry stays, and the answer names it as a conflict. So does a
+step that the file system refuses: a keep always comes to its end, or waits for free disk space.
+
+Programs may also exchange directories for links to lead the host elsewhere. So every directory is
+opened without following a link.
 """
 
 from __future__ import annotations
@@ -18,10 +22,9 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -38,16 +41,19 @@ from holdfast.host.branches.difference import (
 )
 from holdfast.host.branches.snapshot import copy_content
 from holdfast.host.branches.store import FILES, Fork, Forks, sync
-from holdfast.host.branches.walk import open_file, scan, scan_one
+from holdfast.host.branches.walk import identity, open_file, scan, scan_one
 from holdfast.host.lifecycle.contained import removal
 from holdfast.host.lifecycle.contained.disk import open_directory
+from holdfast.host.processes.process import boot_id
 from holdfast.model.errors import Impossible, Refused
 from holdfast.model.probe import probe
 
 KEEP: Final = "keep"
 LIST: Final = "steps.json"
 FORMAT: Final = 1
+PROGRESS: Final = "over"
 TEMPORARY: Final = ".holdfast-keep-"
+CHANGED: Final = "it changed while the branch was being kept"
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -55,8 +61,8 @@ _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CL
 class Work:
     """One step on the disk. `top`: the parent's directory. `path`: below it.
 
-    `staged`: the name of the content in `keep/`. `mtime`: in nanoseconds. `was`: the entry as the
-    decision found it; if it is another one later, the step is left out.
+    `staged`: the name of the content in `keep/`. `mtime`: in nanoseconds. `was`: the identity of
+    the entry that the decision saw; empty if there was none. `inside`: the path in the session.
     """
 
     do: str
@@ -70,12 +76,17 @@ class Work:
     text: str = ""
     staged: str = ""
     was: str = ""
+    inside: str = ""
 
 
 class Decided(NamedTuple):
-    """Of each directory the plan; conflicts and left paths with their directories."""
+    """Of each directory the plan; conflicts and left paths with their directories.
+
+    `seen`: of each directory the identities of the entries that the plan is for.
+    """
 
     plans: tuple[tuple[Layers, Plan], ...]
+    seen: tuple[Mapping[str, str], ...]
 
     @property
     def conflicts(self) -> list[Conflict]:
@@ -111,15 +122,17 @@ def decide(fork: Fork, layers: str, take: Collection[str], leave: Collection[str
             "the parent is a branch itself, whose files are a layer that its programs use",
             "keep its changes with `holdfast diff`, or keep the branch that is nearer to the base",
         )
-    plans = list[tuple[Layers, Plan]]()
+    plans, marks = list[tuple[Layers, Plan]](), list[dict[str, str]]()
     for one in layers_of(fork, layers, FILES):
-        plans.append((one, _plan(one, take, leave)))
-    made = Decided(tuple(plans))
+        seen: dict[str, str] = {}
+        plans.append((one, _plan(one, take, leave, seen)))
+        marks.append(seen)
+    made = Decided(tuple(plans), tuple(marks))
     check_matched((*take, *leave), made.changed)
     return made
 
 
-def _plan(one: Layers, take: Collection[str], leave: Collection[str]) -> Plan:
+def _plan(one: Layers, take: Collection[str], leave: Collection[str], seen: dict[str, str]) -> Plan:
     source, target = one.tree.source, one.tree.target
 
     def equal(path: str, there: Entry, wanted: Entry) -> bool:
@@ -137,7 +150,7 @@ def _plan(one: Layers, take: Collection[str], leave: Collection[str]) -> Plan:
 
     if not os.path.isdir(source):
         raise Impossible(f"the directory {source} is gone", "make it again, or `diff` the branch")
-    now = scan(source)
+    now = scan(source, seen=seen)  # before any comparison: a later change must show
     return keeping.plan(one.changes(), one.base, now, equal, here(take), here(leave))
 
 
@@ -149,32 +162,45 @@ def stage(forks: Forks, fork: Fork, session: str, decided: Decided) -> None:
     place = forks.place(fork.id) / KEEP
     removal.remove(str(place))
     place.mkdir(mode=0o700)
-    work = [*_staged(place, decided)]
-    data = {"format": FORMAT, "branch": session, "steps": [asdict(one) for one in work]}
-    _write(place / f"{LIST}.new", json.dumps(data).encode())
-    sync(place)
-    probe("host.keep.staged")
-    os.replace(place / f"{LIST}.new", place / LIST)
-    sync(place)
-    sync(place.parent)
+    try:
+        work = [*_staged(place, decided)]
+        data = {"format": FORMAT, "branch": session, "steps": [asdict(one) for one in work]}
+        _write(place / f"{LIST}.new", json.dumps(data).encode())
+        sync(place)
+        probe("host.keep.staged")
+        os.replace(place / f"{LIST}.new", place / LIST)
+        sync(place)
+        sync(place.parent)
+    except OSError as e:
+        removal.remove(str(place))
+        raise Impossible(f"nothing was written: {e.strerror or e}", "free disk space") from e
+    except BaseException:
+        removal.remove(str(place))
+        raise
     probe("host.keep.decided")
 
 
 def _staged(place: Path, decided: Decided) -> Iterator[Work]:
     number = 0
-    for layers, plan in decided.plans:
+    for (layers, plan), seen in zip(decided.plans, decided.seen, strict=True):
         top = layers.tree.source
         for step in plan.steps:
-            entry = step.after
+            entry, was = step.after, seen.get(step.path, "")
+            inside = f"{layers.tree.target.rstrip('/')}/{step.path}"
             if step.do == REMOVE or entry is None:
-                yield Work(REMOVE, top, step.path, was=_seen(top, step.path))
+                yield Work(REMOVE, top, step.path, was=was, inside=inside)
                 continue
-            status = _status(layers, step.path, entry)
             staged = ""
-            if entry.kind == FILE:
-                number += 1
-                staged = f"{number}"
-                _copy(layers.open(step.path, entry), place / staged)
+            try:
+                status = _status(layers, step.path, entry)
+                if entry.kind == FILE:
+                    number += 1
+                    staged = f"{number}"
+                    _copy(layers.open(step.path, entry), place / staged)
+            except PermissionError as e:
+                raise Impossible(
+                    f"{inside[:200]!a} of the branch cannot be read", "change its mode, or leave it"
+                ) from e
             yield Work(
                 step.do,
                 top,
@@ -186,26 +212,24 @@ def _staged(place: Path, decided: Decided) -> Iterator[Work]:
                 status.st_mtime_ns,
                 entry.text,
                 staged,
-                _seen(top, step.path),
+                was,
+                inside,
             )
 
 
 def _seen(top: str, path: str) -> str:
-    """What tells an entry from a later one; empty if there is none."""
+    """The identity of an entry; empty if there is none."""
     above, _, name = path.rpartition("/")
     try:
         at = open_directory(f"{top}/{above}")
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     try:
-        found = os.stat(name, dir_fd=at, follow_symlinks=False)
+        return identity(os.stat(name, dir_fd=at, follow_symlinks=False))
     except FileNotFoundError:
         return ""
     finally:
         os.close(at)
-    if stat.S_ISDIR(found.st_mode):
-        return DIRECTORY
-    return f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
 
 
 def _status(layers: Layers, path: str, entry: Entry) -> os.stat_result:
@@ -239,50 +263,115 @@ def _write(path: Path, data: bytes) -> None:
 def pending(forks: Forks, fork: Fork) -> str:
     """The branch whose keep was interrupted after the decision; empty if there is none."""
     with contextlib.suppress(OSError, ValueError, KeyError):
-        return str(json.loads((forks.place(fork.id) / KEEP / LIST).read_bytes())["branch"])
+        begun = str(json.loads((forks.place(fork.id) / KEEP / LIST).read_bytes())["branch"])
+        return "" if fork.branch(begun).gone else begun
     return ""
 
 
 class Applied(NamedTuple):
-    """`left`: paths that changed after the decision, and stay as they are."""
+    """`left`: entries that changed after the decision, or could not be written."""
 
     steps: int
-    left: list[str]
+    left: list[Conflict]
+
+
+class _Progress:
+    """The steps that are over, and why entries were left. It survives the host, but no power cut:
+    the file system may have lost steps then.
+    """
+
+    def __init__(self, place: Path) -> None:
+        path, boot = place / PROGRESS, boot_id()
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        self.over: dict[int, str] = {}
+        if lines[:1] == [boot]:
+            for line in lines[1:]:
+                number, _, why = line.partition(" ")
+                self.over[int(number)] = why
+        else:
+            path.write_text(f"{boot}\n")
+        self._file = path.open("a", buffering=1)
+
+    def note(self, number: int, why: str) -> None:
+        self.over[number] = why
+        self._file.write(f"{number} {why}\n")
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def apply(forks: Forks, fork: Fork, tell: Callable[[int], None] = lambda done: None) -> Applied:
-    """Carry out the list of steps."""
+    """Carry out the list of steps. After an error, or a crash, the next call goes on."""
+    try:
+        return _applied(forks, fork, tell)
+    except OSError as e:
+        raise Impossible(
+            f"the keep is not over: {e.strerror or e}",
+            "free disk space; then the same `keep` goes on, and `discard` gives the rest up",
+        ) from e
+
+
+def _applied(forks: Forks, fork: Fork, tell: Callable[[int], None]) -> Applied:
     place = forks.place(fork.id) / KEEP
     data = json.loads((place / LIST).read_bytes())
     work = [Work(**one) for one in data["steps"]]
-    left = list[str]()
-    for number, one in enumerate(work):
-        if not _is_as_decided(one):
-            _remove_temporary(one)
-            if not _is_done(one, place):
-                left.append(f"{one.top}/{one.path}")
-        elif one.do == REMOVE:
-            _remove(one)
-        else:
-            _make(one, place)
-        probe("host.keep.step")
-        tell(number + 1)
-    for one in reversed(work):  # modes of directories last: they may forbid writing
-        if one.kind == DIRECTORY:
-            _describe_directory(one)
+    with contextlib.closing(_Progress(place)) as progress:
+        for number, one in enumerate(work):
+            if number not in progress.over:
+                why = _carried_out(one, place)
+                probe("host.keep.step")
+                progress.note(number, why)
+            tell(number + 1)
+        for number in reversed(range(len(work))):  # modes last: they may forbid writing
+            if work[number].kind == DIRECTORY and not progress.over[number]:
+                progress.note(number, _described(work[number]))
     for directory in sorted({f"{one.top}/{one.path}".rpartition("/")[0] for one in work}):
         with contextlib.suppress(OSError):
             _sync(directory)
     fork.branch(str(data["branch"])).kept = time.time()
     forks.write(fork)
     probe("host.keep.applied")
-    removal.remove(str(place))
+    give_up(forks, fork)
+    left = [
+        Conflict(one.inside or f"{one.top}/{one.path}", progress.over[number])
+        for number, one in enumerate(work)
+        if progress.over[number]
+    ]
     return Applied(len(work) - len(left), left)
+
+
+def give_up(forks: Forks, fork: Fork) -> None:
+    """Carry out no further step. The list goes first: without it the rest means nothing."""
+    place = forks.place(fork.id) / KEEP
+    (place / LIST).unlink(missing_ok=True)
+    removal.remove(str(place))
+
+
+def _carried_out(one: Work, place: Path) -> str:
+    """Carry out a step; return why the entry was left."""
+    try:
+        if not _is_as_decided(one):
+            _remove_temporary(one)
+            return "" if _is_done(one, place) else CHANGED
+        done = _remove(one) if one.do == REMOVE else _make(one, place)
+        return "" if done else CHANGED
+    except OSError as e:
+        with contextlib.suppress(OSError):
+            _remove_temporary(one)
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        if e.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            return CHANGED
+        return f"it could not be written: {e.strerror or e}"
 
 
 def _is_as_decided(one: Work) -> bool:
     seen = _seen(one.top, one.path)
-    return seen == one.was or (seen == DIRECTORY == one.kind)
+    return seen == one.was or (one.kind == DIRECTORY and _is_directory(seen))
+
+
+def _is_directory(identity: str) -> bool:
+    return identity.startswith(f"{DIRECTORY}:")
 
 
 def _is_done(one: Work, place: Path) -> bool:
@@ -290,7 +379,8 @@ def _is_done(one: Work, place: Path) -> bool:
     seen = _seen(one.top, one.path)
     if one.do == REMOVE or one.kind != FILE:
         return not seen if one.do == REMOVE else bool(seen) and _kind(one) == one.kind
-    return seen.partition(":")[2] == f"{(place / one.staged).stat().st_size}:{one.mtime}"
+    size = (place / one.staged).stat().st_size
+    return seen.partition(":")[2] == f"{stat.S_IFREG | one.mode:o}:{size}:{one.mtime}"
 
 
 def _kind(one: Work) -> str:
@@ -308,39 +398,22 @@ def _above(one: Work) -> Iterator[tuple[int, str]]:
         os.close(at)
 
 
-def _remove(one: Work) -> None:
-    try:
-        with _above(one) as (at, name):
-            _clear(at, name, f"{one.top}/{one.path}")
-    except (FileNotFoundError, NotADirectoryError):
-        return
-
-
-def _clear(at: int, name: str, path: str) -> None:
-    """Remove an entry of any kind."""
-    try:
-        os.unlink(name, dir_fd=at)
-    except IsADirectoryError:
-        try:
+def _remove(one: Work) -> bool:
+    """A directory is empty by now, unless it got another entry after the decision."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), _above(one) as (at, name):
+        if _is_directory(one.was):
             os.rmdir(name, dir_fd=at)
-        except OSError as e:
-            if e.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EACCES):
-                raise
-            _remove_all(at, name, path)
+        else:
+            os.unlink(name, dir_fd=at)
+    return True
 
 
-def _remove_all(at: int, name: str, path: str) -> None:
-    """A directory that the operator takes from the branch has other entries meanwhile."""
-    moved = f"{TEMPORARY}{secrets.token_hex(8)}"
-    os.rename(name, moved, src_dir_fd=at, dst_dir_fd=at)
-    removal.remove(f"{path.rpartition('/')[0]}/{moved}")
-
-
-def _make(one: Work, place: Path) -> None:
+def _make(one: Work, place: Path) -> bool:
+    """False if the entry has changed meanwhile."""
     with _above(one) as (at, name):
         if one.kind == DIRECTORY:
-            _make_directory(one, at, name)
-            return
+            _make_directory(at, name)
+            return True
         fresh = _temporary(one)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(fresh, dir_fd=at)
@@ -359,11 +432,27 @@ def _make(one: Work, place: Path) -> None:
         elif one.kind == FIFO:
             os.mkfifo(fresh, one.mode, dir_fd=at)
         probe("host.keep.written")
-        try:
-            os.rename(fresh, name, src_dir_fd=at, dst_dir_fd=at)
-        except IsADirectoryError:
-            _clear(at, name, f"{one.top}/{one.path}")
-            os.rename(fresh, name, src_dir_fd=at, dst_dir_fd=at)
+        if not _is_as_decided(one):  # copying may have taken a while
+            os.unlink(fresh, dir_fd=at)
+            return False
+        if not one.was and _linked(at, fresh, name):
+            return True
+        if _is_directory(one.was):
+            os.rmdir(name, dir_fd=at)
+        os.rename(fresh, name, src_dir_fd=at, dst_dir_fd=at)
+        return True
+
+
+def _linked(at: int, fresh: str, name: str) -> bool:
+    """Give a new entry its name, which fails if another entry has got that name meanwhile."""
+    try:
+        os.link(fresh, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError:
+        return False  # a file system without hard links
+    os.unlink(fresh, dir_fd=at)
+    return True
 
 
 def _temporary(one: Work) -> str:
@@ -376,7 +465,7 @@ def _remove_temporary(one: Work) -> None:
         os.unlink(_temporary(one), dir_fd=at)
 
 
-def _make_directory(one: Work, at: int, name: str) -> None:
+def _make_directory(at: int, name: str) -> None:
     try:
         os.mkdir(name, 0o700, dir_fd=at)
     except FileExistsError:
@@ -385,15 +474,24 @@ def _make_directory(one: Work, at: int, name: str) -> None:
             os.mkdir(name, 0o700, dir_fd=at)
 
 
-def _describe_directory(one: Work) -> None:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+def _described(one: Work) -> str:
+    """Give a directory its owner and mode; return why it was left."""
+    try:
         fd = _readable(f"{one.top}/{one.path}")
-        try:
-            _own(fd, one)
-            os.fchmod(fd, one.mode)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    except OSError as e:
+        return f"it could not be written: {e.strerror or e}"
+    try:
+        status = os.fstat(fd)
+        if identity(status) != one.was and stat.S_IMODE(status.st_mode) not in (0o700, one.mode):
+            return CHANGED
+        _own(fd, one)
+        os.fchmod(fd, one.mode)
+        os.fsync(fd)
+        return ""
+    except OSError as e:
+        return f"it could not be written: {e.strerror or e}"
+    finally:
+        os.close(fd)
 
 
 def _own(fd: int, one: Work) -> None:

@@ -4,6 +4,7 @@
                        /base/N                the snapshot of tree N; the branches share it
                        /layers/BRANCH/N/upper what the branch wrote; `work` belongs to overlayfs
                        /keep/                 a keep that is not over (keep.py)
+                       /reading-BRANCH        while a keep lets the branch stand still
 
 A fork is `complete` when all its branches run. After a crash of the host the next host ends the
 branches of an incomplete fork, and removes its directory. A complete fork goes with its last
@@ -104,6 +105,7 @@ class Forks:
     def __init__(self, state: str) -> None:
         self.top = Path(state) / DIRECTORY
         self._known: dict[str, Fork] = {}
+        self._unknown = False  # layers of a fork that cannot be read may lie above any other
 
     def load(self) -> list[Fork]:
         """Read all forks; return those that a host did not finish."""
@@ -115,7 +117,7 @@ class Forks:
                 except FileNotFoundError:
                     removal.remove(str(place))
                 except (OSError, ValueError, KeyError, TypeError):
-                    continue  # of a later release
+                    self._unknown = True  # of a later release, or it cannot be read now
                 else:
                     (self._known if fork.complete else {})[fork.id] = fork
                     unfinished += [] if fork.complete else [fork]
@@ -158,6 +160,9 @@ class Forks:
     def layers(self, fork: str, branch: str) -> Path:
         return self.top / fork / "layers" / branch
 
+    def reading(self, fork: str, branch: str) -> Path:
+        return self.top / fork / f"reading-{branch}"
+
     # ------------------------------------------------------------ changes
 
     def write(self, fork: Fork) -> None:
@@ -189,7 +194,7 @@ class Forks:
 
     def sweep(self) -> None:
         """Remove forks without branches. The directories of a later fork may lie above one."""
-        while True:
+        while not self._unknown:
             over = {
                 fork.id
                 for fork in self._known.values()

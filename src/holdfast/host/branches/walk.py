@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from holdfast.core.branch.changes import DIRECTORY, FIFO, FILE, LINK, WHITEOUT, Entry
+from holdfast.core.branch.changes import DIRECTORY, FIFO, FILE, LINK, OTHER, WHITEOUT, Entry
 from holdfast.host.lifecycle.contained.disk import below, open_directory
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -79,13 +79,25 @@ def open_file(top: str, path: str) -> int:
         os.close(at)
 
 
-def scan(top: str, layer: int = 0) -> dict[str, Entry]:
-    """The entries below the top. `layer`: its number; above 0 it may have marks of overlayfs."""
+def scan(top: str, layer: int = 0, seen: dict[str, str] | None = None) -> dict[str, Entry]:
+    """The entries below the top. `layer`: its number; above 0 it may have marks of overlayfs.
+
+    `seen` gets the identities of the entries.
+    """
     found: dict[str, Entry] = {}
     for one in walk(top):
         if (entry := _entry(one, layer)) is not None:
             found[one.path] = entry
+            if seen is not None:
+                seen[one.path] = identity(one.status)
     return found
+
+
+def identity(status: os.stat_result) -> str:
+    """What tells an entry from a later one. A directory stays itself when its entries change."""
+    if stat.S_ISDIR(status.st_mode):
+        return f"{DIRECTORY}:{status.st_ino}:{stat.S_IMODE(status.st_mode):o}"
+    return f"{status.st_ino}:{status.st_mode:o}:{status.st_size}:{status.st_mtime_ns}"
 
 
 def scan_one(top: str, path: str) -> Entry | None:
@@ -111,9 +123,8 @@ def _entry(one: Found, layer: int) -> Entry | None:
             return Entry(LINK, 0o777, 0, os.readlink(one.name, dir_fd=one.at), layer)
     if kind == stat.S_IFIFO:
         return Entry(FIFO, mode, 0, "", layer)
-    if kind == stat.S_IFCHR and layer and status.st_rdev == 0:
-        return Entry(WHITEOUT, 0, 0, "", layer)
-    return None
+    # In a layer also a socket or a device of the branch: the entry below is hidden.
+    return Entry(WHITEOUT, 0, 0, "", layer) if layer else Entry(OTHER, mode, 0, "")
 
 
 def _opaque(one: Found) -> bool:

@@ -212,17 +212,19 @@ def keep(args: Namespace) -> int:
         put_json(said)
     else:
         _put_kept(args, said)
-    return Refused.exit_code if said["conflicts"] else 0
+    return Refused.exit_code if said["conflicts"] or said["remaining"] else 0
 
 
 def _put_kept(args: Namespace, said: Json) -> None:
     for one in said["conflicts"]:
         print(f"conflict: {printable(one['path'])}: {one['why']}")
-    if said["conflicts"]:
+    if said["conflicts"] and not said["done"]:
         print("nothing was written; decide with --take PATH or --leave PATH")
     elif said["done"]:
         again = " (the rest of an interrupted keep)" if said["resumed"] else ""
         print(f"the files of {said['name']} are kept: {said['steps']} changes{again}")
+        if said["conflicts"]:
+            print("not those that conflict; no branch is discarded; decide, and keep once more")
     else:
         print(f"{said['steps']} changes would be written")
     for path in said["left"]:
@@ -230,6 +232,8 @@ def _put_kept(args: Namespace, said: Json) -> None:
     for left in said["discarded"]:
         print(f"{left['name']} is discarded")
         put_left(left)
+    for one in said["remaining"]:
+        print(f"{one['name']} is not discarded: {one['why']}")
 
 
 discard_parser = usage(f"""

@@ -26,6 +26,7 @@ from holdfast.core.contract.branches import (
     Left,
     NewBranch,
     Program,
+    Remaining,
 )
 from holdfast.core.contract.checkpoints import Checked, LostConnection
 from holdfast.core.contract.message import ABSENT
@@ -140,6 +141,8 @@ def _shown(host: Host, fork: Stored, session: str) -> Branch:
 
 async def diff(host: Host, ctx: Context, q: Diff) -> DiffReply:
     engine, found = host.engine, host.engine.find_any(q.session)
+    host.require(ctx.conn, "observe", found.id)  # it shows processes too
+    host.shows(ctx.conn, found.id, "files")
     fork = engine.branches.of_branch(found.id, found.name)
     path = q.path if isinstance(q.path, str) else ""
     made = await engine.branches.difference(fork, found.id, path, q.every, q.texts)
@@ -192,23 +195,36 @@ async def keep(host: Host, ctx: Context, q: Keep) -> Kept:
     fork = engine.branches.of_branch(found.id, found.name)
     wish = KeepWish(q.take, q.leave, q.check)
     others = [] if q.others else [one for one in fork.branches if one.id != found.id]
-    for touched in (fork.parent, *(one.id for one in others if not one.gone)):
-        host.require(ctx.conn, "fork", touched)  # it gets the files, or is discarded
+
+    def allowed() -> None:
+        """The parent gets the files, and the other branches are discarded."""
+        for touched in (found.id, fork.parent, *(one.id for one in others if not one.gone)):
+            host.require(ctx.conn, "fork", touched)
+        for read_or_written in (found.id, fork.parent):
+            host.require(ctx.conn, "files", read_or_written)
+
+    allowed()
     if not q.check:
         await engine.door.enter(ctx.act, ProposedAct("keep", wait_s=q.hold))
 
     def tell(step: str, done: int) -> None:
         ctx.conn.event("progress", request=ctx.number, step=step, bytes=done)
 
-    made = await engine.branches.keep(fork, found.id, wish, tell)
-    discarded = []
+    made = await engine.branches.keep(fork, found.id, wish, allowed, tell)
+    discarded, remaining = list[Left](), list[Remaining]()
     if made.done:
         facts = {"operator": ctx.conn.operator, "steps": made.steps}
         engine.events.note(found.id, "session.kept", facts)
-        ctx.act.outcome = {"steps": made.steps, "left": [*made.left]}
-        for other in others:
-            if not other.gone:
+        clashes = [one.path for one in made.conflicts]
+        ctx.act.outcome = {"steps": made.steps, "left": [*made.left, *clashes]}
+        for other in others if not made.conflicts else ():
+            if other.gone:
+                continue
+            try:
+                host.require(ctx.conn, "fork", other.id)
                 discarded.append(await _discarded(host, ctx, fork, other.id, other.name))
+            except HoldfastError as e:  # the files are written, whatever becomes of this branch
+                remaining.append(Remaining(id=other.id, name=other.name, why=e.message))
     elif not q.check:
         count = "1 conflict" if len(made.conflicts) == 1 else f"{len(made.conflicts)} conflicts"
         ctx.act.not_applied(Refused(f"{count}: nothing was written"))
@@ -221,6 +237,7 @@ async def keep(host: Host, ctx: Context, q: Keep) -> Kept:
         left=tuple(made.left),
         resumed=made.resumed,
         discarded=tuple(discarded),
+        remaining=tuple(remaining),
     )
 
 

@@ -1,0 +1,275 @@
+"""The files of a branch get into the parent's directory; newer files there stay (R5)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.host.branches import keep
+from holdfast.host.branches.branches import Branches, KeepWish
+from holdfast.host.branches.parts import own_layer
+from holdfast.host.branches.snapshot import Snapshot
+from holdfast.host.branches.store import FILES, Branch, Fork, Forks, Tree
+from holdfast.host.runtime.tasks import Tasks
+from holdfast.model.errors import Impossible, NotAllowed
+
+BRANCH, INSIDE = "branch", "/work"
+
+
+class Stage:
+    """A parent's directory, and a branch of it whose layer the test fills."""
+
+    def __init__(self, top: Path) -> None:
+        self.now = top / "now"
+        (self.now / "deep").mkdir(parents=True)
+        for name in ("file", "gone", "deep/a", "deep/b"):
+            (self.now / name).write_text(f"{name}\n")
+        self.forks = Forks(str(top))
+        fork = self.forks.begin()
+        base = self.forks.place(fork) / "base/0"
+        copy = Snapshot(str(self.now), str(base))
+        copy.first()
+        copy.finish()
+        tree = Tree(0, INSIDE, str(self.now), FILES, (str(base),))
+        self.fork = Fork(fork, 1.0, "ann", "p", "p", 1, 1, "", [tree], [Branch(BRANCH, "b")])
+        self.forks.commit(self.fork)
+        self.layers = self.forks.layers(fork, BRANCH)
+        self.upper = Path(own_layer(str(self.layers), tree), "upper")
+        self.upper.mkdir(parents=True)
+        self.upper.chmod(self.now.stat().st_mode)
+
+    def decide(self, take: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> keep.Decided:
+        decided = keep.decide(
+            self.fork,
+            str(self.layers),
+            [f"{INSIDE}/{one}" for one in take],
+            [f"{INSIDE}/{one}" for one in leave],
+        )
+        assert decided.conflicts == []
+        return decided
+
+    def stage(self, take: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> None:
+        keep.stage(self.forks, self.fork, BRANCH, self.decide(take, leave))
+
+    def apply(self) -> set[str]:
+        """Return the paths that were left."""
+        left = keep.apply(self.forks, self.fork).left
+        assert not [*self.now.rglob(f"{keep.TEMPORARY}*")]
+        assert not keep.pending(self.forks, self.fork)
+        return {one.path.removeprefix(f"{INSIDE}/") for one in left}
+
+    def removed(self, name: str) -> None:
+        """The branch removed an entry."""
+        path = self.upper / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.mknod(path, 0o20000, os.makedev(0, 0))
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def test_r5_a_file_that_changes_between_the_decision_and_the_copy_stays(stage: Stage) -> None:
+    """Contents are copied after the decision, which may take a while."""
+    (stage.upper / "file").write_text("branch")
+    (stage.upper / "new").write_text("branch")
+    decided = stage.decide()
+    (stage.now / "file").write_text("newer")
+    (stage.now / "new").write_text("newer")
+    keep.stage(stage.forks, stage.fork, BRANCH, decided)
+    assert stage.apply() == {"file", "new"}
+    assert (stage.now / "file").read_text() == (stage.now / "new").read_text() == "newer"
+
+
+def test_r5_a_file_that_changes_while_its_content_is_copied_stays(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (stage.upper / "file").write_text("branch")
+    (stage.upper / "new").write_text("branch")
+    stage.stage()
+
+    def meanwhile(name: str) -> None:
+        if name == "host.keep.written":
+            (stage.now / "file").write_text("newer")
+            (stage.now / "new").write_text("newer")
+
+    monkeypatch.setattr(keep, "probe", meanwhile)
+    assert stage.apply() == {"file", "new"}
+    assert (stage.now / "file").read_text() == (stage.now / "new").read_text() == "newer"
+
+
+@pytest.mark.parametrize("take", [(), ("deep",)])
+def test_r5_a_directory_with_a_new_entry_is_not_removed(
+    stage: Stage, take: tuple[str, ...]
+) -> None:
+    stage.removed("deep")
+    stage.stage(take)
+    (stage.now / "deep/new").write_text("newer")
+    assert stage.apply() == {"deep"}
+    assert (stage.now / "deep/new").read_text() == "newer"
+    assert not (stage.now / "deep/a").exists()
+
+
+def test_r5_a_directory_with_a_new_entry_is_not_replaced_by_a_file(stage: Stage) -> None:
+    (stage.upper / "deep").write_text("flat")
+    stage.stage()
+    (stage.now / "deep/new").write_text("newer")
+    assert stage.apply() == {"deep"}
+    assert (stage.now / "deep/new").read_text() == "newer"
+
+
+def test_r5_a_directory_that_is_taken_goes_with_the_entries_of_the_decision(stage: Stage) -> None:
+    stage.removed("deep")
+    (stage.now / "deep/more").mkdir()
+    (stage.now / "deep/more/file").write_text("known")
+    stage.stage(take=("deep",))
+    assert stage.apply() == set()
+    assert not (stage.now / "deep").exists()
+
+
+def test_r5_a_mode_that_changes_after_the_decision_stays(stage: Stage) -> None:
+    (stage.upper / "deep").mkdir()
+    (stage.upper / "deep").chmod(0o750)
+    (stage.upper / "file").write_text("file\n")
+    (stage.upper / "file").chmod(0o600)
+    stage.stage()
+    (stage.now / "deep").chmod(0o711)
+    (stage.now / "file").chmod(0o640)
+    assert stage.apply() == {"deep", "file"}
+    assert (stage.now / "deep").stat().st_mode & 0o777 == 0o711
+    assert (stage.now / "file").stat().st_mode & 0o777 == 0o640
+
+
+def test_r5_a_socket_of_the_parent_stays(stage: Stage) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(stage.now / "new"))
+    (stage.upper / "new").write_text("branch")
+    found = keep.decide(stage.fork, str(stage.layers), (), ()).conflicts
+    assert [one.path for one in found] == [f"{INSIDE}/new"]
+
+
+def test_r5_a_change_below_a_directory_that_is_none_any_more_can_be_taken(stage: Stage) -> None:
+    (stage.upper / "deep").mkdir()
+    (stage.upper / "deep/a").write_text("branch")
+    for name in ("a", "b"):
+        (stage.now / "deep" / name).unlink()
+    (stage.now / "deep").rmdir()
+    (stage.now / "deep").write_text("flat")
+    stage.stage(take=("deep/a",))
+    assert stage.apply() == set()
+    assert (stage.now / "deep/a").read_text() == "branch"
+
+
+def test_r5_a_step_that_the_file_system_refuses_is_named_and_the_keep_ends(stage: Stage) -> None:
+    """For example: the directory has become a link."""
+    (stage.upper / "deep").mkdir()
+    (stage.upper / "deep/new").write_text("branch")
+    (stage.upper / "file").write_text("branch")
+    stage.stage()
+    (stage.now / "deep").rename(stage.now / "moved")
+    (stage.now / "deep").symlink_to("moved")
+    assert stage.apply() == {"deep/new"}
+    assert (stage.now / "file").read_text() == "branch"
+    assert not (stage.now / "moved/new").exists()
+
+
+def test_r5_a_keep_waits_for_free_disk_space_or_is_given_up(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (stage.upper / "file").write_text("branch")
+    (stage.upper / "new").write_text("branch")
+    stage.stage()
+
+    def full(name: str) -> None:
+        if name == "host.keep.written" and (stage.now / "file").read_text() == "branch":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(keep, "probe", full)
+    with pytest.raises(Impossible, match="not over"):
+        keep.apply(stage.forks, stage.fork)
+    assert keep.pending(stage.forks, stage.fork) == BRANCH
+    monkeypatch.undo()
+    assert stage.apply() == set()
+    assert (stage.now / "new").read_text() == "branch"
+
+
+def test_r5_a_resumed_keep_does_not_repeat_steps(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent has removed a new file since; it does not come back."""
+    (stage.upper / "file").write_text("branch")
+    (stage.upper / "new").write_text("branch")
+    stage.stage()
+
+    class Dies(Exception):
+        pass
+
+    def dies(name: str) -> None:
+        if name == "host.keep.applied":
+            raise Dies
+
+    monkeypatch.setattr(keep, "probe", dies)
+    with pytest.raises(Dies):
+        keep.apply(stage.forks, stage.fork)
+    monkeypatch.undo()
+    (stage.now / "new").unlink()
+    (stage.now / "file").write_text("newer")
+    assert stage.apply() == set()
+    assert not (stage.now / "new").exists() and (stage.now / "file").read_text() == "newer"
+
+
+def test_a5_an_operator_whose_right_ended_while_files_were_read_does_not_commit(
+    stage: Stage,
+) -> None:
+    (stage.upper / "file").write_text("branch")
+    one: Any = Branches.__new__(Branches)
+    one._engine, one.forks = SimpleNamespace(sessions={}), stage.forks
+    one._keeping, one._keeps = set[str](), Tasks(None)
+
+    def allowed() -> None:
+        assert keep.pending(stage.forks, stage.fork), "everything is read"
+        raise NotAllowed("revoked", "ask")
+
+    with pytest.raises(NotAllowed):
+        asyncio.run(one.keep(stage.fork, BRANCH, KeepWish(), allowed, lambda step, done: None))
+    assert (stage.now / "file").read_text() == "file\n"
+    assert not keep.pending(stage.forks, stage.fork) and not one._keeping
+
+
+def test_r5_a_keep_goes_on_when_its_client_leaves(stage: Stage) -> None:
+    """A second keep must not begin beside the first one's thread."""
+    (stage.upper / "file").write_text("branch")
+    one: Any = Branches.__new__(Branches)
+    one._engine, one.forks = SimpleNamespace(sessions={}), stage.forks
+    one._keeping, one._keeps = set[str](), Tasks(None)
+
+    async def leaves() -> None:
+        staged = asyncio.Event()
+        keeping = one.keep(
+            stage.fork, BRANCH, KeepWish(), lambda: None, lambda step, done: staged.set()
+        )
+        request = asyncio.ensure_future(keeping)
+        await staged.wait()
+        request.cancel()
+        await asyncio.wait({request})
+        assert request.cancelled() and one._keeping == {stage.fork.id}
+        await one._keeps.wait(60)
+
+    asyncio.run(leaves())
+    assert (stage.now / "file").read_text() == "branch" and not one._keeping
+
+
+def test_r5_the_interrupted_keep_of_a_discarded_branch_hinders_no_other(stage: Stage) -> None:
+    (stage.upper / "file").write_text("branch")
+    stage.stage()
+    assert keep.pending(stage.forks, stage.fork) == BRANCH
+    stage.fork.branch(BRANCH).gone = True
+    assert not keep.pending(stage.forks, stage.fork)
