@@ -411,6 +411,47 @@ def test_r2_a_failed_restore_says_why_and_changes_nothing(hf: Installation) -> N
     assert says(hf, "fails", "read Y <&7; echo $X $Y") == "kept one\n"
 
 
+@pytest.mark.parametrize("how", ["removed", "a link"])
+def test_r2_a_restore_does_without_a_place_that_is_gone(
+    hf: Installation, tmp_path: Path, how: str
+) -> None:
+    """A place of the machine that the session only read, and that no program uses."""
+    name, shared = f"without-{how.split()[-1]}", tmp_path / "shared"
+    shared.mkdir()
+    (shared / "file").write_text("there")
+    shell(hf, name, "--share", str(shared))
+    assert says(hf, name, f"cat {shared}/file") == "there"
+    saved(hf, name, "--stop")
+    shared.rename(tmp_path / "moved")
+    if how == "a link":
+        shared.symlink_to(tmp_path / "moved")
+    restored(hf, name, "--no-fallback")
+    assert says(hf, name, f"echo $X; test -e {shared}/file || echo gone") == "kept\ngone\n"
+    saved(hf, name, "--stop")
+    if how == "a link":
+        shared.unlink()
+    (tmp_path / "moved").rename(shared)
+    restored(hf, name, "--no-fallback")
+    assert says(hf, name, f"echo $X; cat {shared}/file") == "kept\nthere"
+
+
+def test_r2_r1_a_missing_workspace_is_named_and_the_session_falls_back(
+    hf: Installation, tmp_path: Path
+) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    shell(hf, "moved-away", "--cwd", str(workspace))
+    hf.quick("run", "moved-away", "--", "cd /")
+    saved(hf, "moved-away", "--stop")
+    workspace.rename(tmp_path / "elsewhere")
+    refused = hf.cli("restore", "moved-away", "--no-fallback")
+    assert refused.rc == 7 and f"{workspace}: No such file" in refused.err
+    assert hf.get("moved-away")["state"] == "checkpointed"
+    workspace.mkdir()
+    restored(hf, "moved-away", "--no-fallback")
+    assert says(hf, "moved-away", "echo $X") == "kept\n"
+
+
 def test_r2_r1_a_failed_restore_falls_back_and_says_so(hf: Installation) -> None:
     """The reply, the terminal and the record have the reason; the checkpoint can be tried again."""
     file = hf.user / "falls"

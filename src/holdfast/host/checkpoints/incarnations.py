@@ -19,6 +19,7 @@ from holdfast.host.checkpoints.packing import Done
 from holdfast.host.checkpoints.store import Checkpoints, write_plan
 from holdfast.host.lifecycle import limits
 from holdfast.host.lifecycle.beginning import Beginning, Complete
+from holdfast.host.lifecycle.nursery import TreeChanged
 from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX, host_only_directory
 from holdfast.host.storage.store import SessionRow
 from holdfast.model.errors import HoldfastError, Impossible, NotFound, Refused, Saved
@@ -250,6 +251,21 @@ class Incarnations:
         await self.buried_by_now(row.id)
         await self._gone(f"{self._engine.home.run}/{row.id}{KEEPER_SUFFIX}")
         await take(row)
+        try:
+            return await self._begun(row, manifest, operator, done)
+        except TreeChanged:  # perhaps between the look at the machine and the keeper's
+            try:
+                return await self._begun(row, manifest, operator, done)
+            except TreeChanged as e:
+                raise Impossible(
+                    f"{manifest.id} could not be restored: {e.what}",
+                    "put it back as it was, then try again",
+                ) from e
+
+    async def _begun(
+        self, row: SessionRow, manifest: Manifest, operator: str, done: Done
+    ) -> Restored:
+        """Begin the incarnation of the epoch that was taken."""
         made = await asyncio.to_thread(restore.prepare, self.checkpoints, manifest, row, done)
         halter = self._engine.halter
         kept = self.checkpoints.replaced(row.id, made.row.epoch)

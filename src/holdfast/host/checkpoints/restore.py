@@ -63,6 +63,7 @@ def prepare(checkpoints: Checkpoints, manifest: Manifest, last: SessionRow, done
     try:
         if plan.containment is not None:
             machine.check_files(place, plan.containment, manifest.written)
+            plan = plan._replace(containment=machine.still_there(plan.containment))
     except BaseException:
         checkpoints.scratch.clear(place)
         raise
