@@ -9,7 +9,7 @@ import tarfile
 import time
 from collections.abc import Awaitable, Callable, Container, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from holdfast.core.checkpoint import preflight
 from holdfast.core.checkpoint.manifest import Manifest
@@ -17,6 +17,7 @@ from holdfast.home import Home, keys
 from holdfast.host.checkpoints import halts, restore
 from holdfast.host.checkpoints.packing import Done
 from holdfast.host.checkpoints.store import Checkpoints, write_plan
+from holdfast.host.connections.closed import tell_closed
 from holdfast.host.lifecycle import limits
 from holdfast.host.lifecycle.beginning import Beginning, Complete
 from holdfast.host.lifecycle.nursery import TreeChanged
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.host.lifecycle.last_seen import Descriptions
     from holdfast.host.processes.halt import Halter
     from holdfast.host.session.session import Session
+    from holdfast.host.storage.journal import Journal
 
 VARIABLE: Final = "HOLDFAST_CRIU"
 GONE_S: Final = 30.0  # for the keeper of the last incarnation to exit
@@ -63,6 +65,9 @@ class Engine(Protocol):
     def sessions(self) -> Mapping[str, Session]: ...
 
     @property
+    def journal(self) -> Journal: ...
+
+    @property
     def leases(self) -> Leases: ...
 
     @property
@@ -78,11 +83,15 @@ class Engine(Protocol):
 
 
 class Restored(NamedTuple):
-    """`replaced`: files whose newer content gave way to the saved one, and is kept in `kept`."""
+    """`replaced`: files whose newer content gave way to the saved one, and is kept in `kept`.
+
+    `connections`: facts of the connections that did not survive.
+    """
 
     session: Session
     replaced: tuple[str, ...]
     kept: str
+    connections: tuple[dict[str, Any], ...] = ()
 
 
 class Incarnations:
@@ -220,10 +229,12 @@ class Incarnations:
         operator: str,
         done: Done = lambda count: None,
         take: Take | None = None,
+        how: Literal["restore", "move"] = "restore",
     ) -> Restored:
-        """Begin a new incarnation from a checkpoint. A failure changes nothing.
+        """Begin a new incarnation from a checkpoint, and tell of it. A failure changes nothing.
 
-        `take`: takes the next epoch; without it the session must be this machine's.
+        `take`: takes the next epoch; without it the session must be this machine's. `how`: "move"
+        if the checkpoint is of another machine.
         """
         self.may_restore(row.id)
         if row.id in self._engine.sessions or row.id in self._engine.unreachable:
@@ -236,14 +247,24 @@ class Incarnations:
         self.checkpoints.busy.add(row.id)
         last = row.epoch
         try:
-            return await self._restore(
-                row, manifest, operator, done, take or self._engine.leases.take_next
-            )
+            take = take or self._engine.leases.take_next
+            made = await self._restore(row, manifest, operator, done, take)
         except BaseException:
             row.epoch = last  # the epoch that was taken is used up, but no incarnation had it
             raise
         finally:
             self.checkpoints.busy.discard(row.id)
+        session = made.session
+        session.event(
+            "session.restored",
+            operator=operator,
+            checkpoint=manifest.id,
+            at=manifest.at,
+            epoch=session.record.epoch,
+            root_pid=session.record.root_pid,
+        )
+        journal, rows = self._engine.journal, manifest.connections
+        return made._replace(connections=tell_closed(session, journal, rows, how, manifest.id))
 
     async def _restore(
         self, row: SessionRow, manifest: Manifest, operator: str, done: Done, take: Take
