@@ -71,7 +71,7 @@ class Checkpoints:
         for name in self._names(session):
             with contextlib.suppress(OSError, Unreadable):
                 found.append(self.header(session, name))
-        return sorted(found, key=lambda one: one.at)
+        return sorted(found, key=forms.age)
 
     def of(self, session: str) -> list[Manifest]:
         """The checkpoints of a session that this machine can open, oldest first."""
@@ -79,7 +79,7 @@ class Checkpoints:
         for name in self._names(session):
             with contextlib.suppress(OSError, Unreadable, Impossible):
                 found.append(self.read(session, name))
-        return sorted(found, key=lambda one: one.at)
+        return sorted(found, key=forms.age)
 
     def all(self) -> list[Manifest]:
         return [one for session in sorted(self.sessions()) for one in self.of(session)]
@@ -269,14 +269,26 @@ class Checkpoints:
         headers = {one.id: one for name in free for one in self.headers(name)}
         kept = [
             retention.Kept(
-                one.session, one.id, one.at, {path: size for path, (size, _) in one.files.items()}
+                one.session,
+                one.id,
+                one.epoch,
+                one.at,
+                {path: size for path, (size, _) in one.files.items()},
             )
             for one in headers.values()
         ]
-        gone = [headers[one.id] for one in retention.surplus(kept, self._keep, self._most)]
+        surplus = retention.surplus(kept, self._keep, self._most, self._usable)
+        gone = [headers[one.id] for one in surplus]
         for one in gone:
             self.remove(one.session, one.id)
         return gone
+
+    def _usable(self, one: retention.Kept) -> bool:
+        """Whether it can be opened, and its objects are there. Their content is not read."""
+        with contextlib.suppress(OSError, Unreadable, Impossible):
+            self.read(one.session, one.id)
+            return {Path(path).name for path in one.files} <= self.objects(one.session).present()
+        return False
 
     # ------------------------------------------------------------ restoring
 

@@ -89,9 +89,10 @@ async def remove(host: Host, ctx: Context, q: RemoveCheckpoint) -> CheckpointRem
     engine = host.engine
     store, found = engine.incarnations.checkpoints, engine.find_any(q.session)
     chosen = await engine.halter.in_thread(store.one, found.id, q.checkpoint)
-    if found.id in engine.ended and len(store.ids(found.id)) == 1:
+    usable = {one.id for one in await engine.halter.in_thread(store.of, found.id)}
+    if found.id in engine.ended and not usable - {chosen}:
         raise Refused(
-            f"{chosen} is all that is left of {found.name}",
+            f"no other checkpoint of {found.name} could bring it back",
             f"`holdfast forget {found.name}` removes the session with it",
         )
     facts = {"session": found.id, "name": found.name, "checkpoint": chosen}
