@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -544,6 +545,44 @@ def test_r2_a_session_survives_the_death_of_the_host_while_it_is_saved(
         restored(fresh, "host")
     assert says(fresh, "host", "echo $X") == "kept\n"
     saved(fresh, "host")
+
+
+def test_r2_replaced_content_survives_the_death_of_the_host(fresh: Installation) -> None:
+    """Content that gave way to the saved one is on the disk before any file changes."""
+    criu()
+    file = fresh.user / "grown"
+    hf, made = fresh, fresh.get(shell(fresh, "replaced")["id"])
+    hf.quick("run", "replaced", "--", f"exec 7>>{file}; echo one >&7")
+    place = Path(saved(hf, "replaced")["path"]).parent
+    hf.quick("run", "replaced", "--", "echo two >&7")
+    hf.quick("down")
+    hf.quick("up", "--detach", env={"HOLDFAST_PROBE": "kill@host.create.spawned"})
+    host = hf.host_pid
+    killed(hf, made)
+    hf.cli("restore", "replaced")
+    eventually(lambda: gone(host) or None, "the host to die")
+    hf.ok("up", "--detach")
+    hf.quick("send", "replaced", "echo again $X", "--enter")
+    hf.wait("replaced", "text:again kept")
+    assert file.read_text() == "one\n"
+    [kept] = place.glob("replaced-*.tar")
+    with tarfile.open(kept) as archive:
+        content = archive.extractfile(str(file).lstrip("/"))
+        assert content is not None and content.read() == b"one\ntwo\n"
+
+
+def test_r2_the_reply_names_the_files_that_gave_way(hf: Installation) -> None:
+    made = hf.get(shell(hf, "gives-way")["id"])
+    file = hf.user / "gives-way"
+    hf.quick("run", "gives-way", "--", f"exec 7>>{file}; echo one >&7")
+    place = Path(saved(hf, "gives-way")["path"]).parent
+    hf.quick("run", "gives-way", "--", "echo two >&7")
+    killed(hf, made)
+    said = restored(hf, "gives-way")
+    assert said["replaced"] == [str(file)] and Path(said["kept"]).parent == place
+    saved(hf, "gives-way", "--stop")
+    assert restored(hf, "gives-way")["replaced"] == []
+    assert [str(one) for one in place.glob("replaced-*")] == [said["kept"]]
 
 
 def test_the_next_host_removes_checkpoints_of_forgotten_sessions(fresh: Installation) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-import tarfile
 import time
 from collections.abc import Awaitable, Callable, Container, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from holdfast.core.checkpoint import preflight
@@ -289,8 +286,6 @@ class Incarnations:
         """Begin the incarnation of the epoch that was taken."""
         made = await asyncio.to_thread(restore.prepare, self.checkpoints, manifest, row, done)
         halter = self._engine.halter
-        kept = self.checkpoints.replaced(row.id, made.row.epoch)
-        replaced: tuple[str, ...] = ()
         try:
             session = await self._engine.revive(
                 Beginning(
@@ -304,17 +299,19 @@ class Incarnations:
                 )
             )
             await halts.again(halter, session, manifest, operator)
-            replaced = await asyncio.to_thread(_members, made.place / "replaced.tar")
+            replaced = await asyncio.to_thread(self.checkpoints.settle_replaced, made.kept)
+        except TreeChanged:
+            made.kept.unlink()
+            raise
         except Impossible as e:
+            await asyncio.to_thread(self.checkpoints.settle_replaced, made.kept)
             raise self._failed(made, e) from e
         finally:
-            await asyncio.to_thread(
-                self.checkpoints.clear_thaw, made.place, kept if replaced else None
-            )
+            await asyncio.to_thread(self.checkpoints.scratch.clear, made.place)
             if row.id not in self._engine.sessions:
                 await halter.in_thread(halter.groups.remove, row.id)
         self.checkpoints.drop_last_output(row.id)
-        return Restored(session, replaced, str(kept) if replaced else "")
+        return Restored(session, replaced, str(made.kept) if replaced else "")
 
     def _failed(self, made: Prepared, error: HoldfastError) -> Impossible:
         return Impossible(
@@ -338,9 +335,3 @@ class Incarnations:
 
 def _evicted(row: SessionRow) -> bool:
     return row.state == "checkpointed"
-
-
-def _members(archive: Path) -> tuple[str, ...]:
-    with contextlib.suppress(OSError, tarfile.TarError), tarfile.open(archive) as opened:
-        return tuple(f"/{name}" for name in opened.getnames())
-    return ()
