@@ -551,6 +551,7 @@ def test_a_failed_restore_says_why_and_leaves_nothing(box: Box) -> None:
     with pytest.raises(Failed, match="bad size"):
         box.restore()
     assert (box.own / "written").read_text() == "of another program"
+    assert (box.images / "replaced.tar").stat().st_size == 0, "nothing has given way"
     (box.own / "read").write_text("some")
     again = box.restore()
     again.type(b"read X <&7; echo it says $X\r")

@@ -11,6 +11,7 @@ users would load some.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import tarfile
@@ -122,25 +123,32 @@ def _writable(process: str) -> Iterator[str]:
 
 
 def put_back(file: BinaryIO, replaced: BinaryIO) -> list[str]:
-    """Give each file its saved content again; write content that differed to `replaced`.
+    """Give each file its saved content again; return the files that were missing.
 
-    Returns the files that were missing.
+    Content that differed is on the disk, in `replaced`, before a file changes. An error changes
+    nothing.
     """
     made = list[str]()
-    with (
-        tarfile.open(fileobj=file, mode="r") as archive,
-        tarfile.open(fileobj=replaced, mode="w", format=tarfile.PAX_FORMAT) as kept,
-    ):
-        for entry in archive:
-            path, saved = f"/{entry.name}", archive.extractfile(entry)
-            if saved is None or _same(path, saved):
-                continue
-            if os.path.lexists(path):
-                _add(kept, path, {})
-            else:
-                made.append(path)
-            saved.seek(0)
-            _fill(path, entry, saved)
+    with tarfile.open(fileobj=file, mode="r") as archive:
+        changed = list[tuple[str, tarfile.TarInfo, IO[bytes]]]()
+        with tarfile.open(fileobj=replaced, mode="w", format=tarfile.PAX_FORMAT) as kept:
+            for entry in archive:
+                path, saved = f"/{entry.name}", archive.extractfile(entry)
+                if saved is not None and not _same(path, saved):
+                    changed.append((path, entry, saved))
+                    if os.path.lexists(path):
+                        _add(kept, path, {})
+        replaced.flush()
+        os.fsync(replaced.fileno())
+        try:
+            for path, entry, saved in changed:
+                if not os.path.lexists(path):
+                    made.append(path)
+                saved.seek(0)
+                _fill(path, entry, saved)
+        except BaseException:
+            take_back(replaced, made)
+            raise
     return made
 
 
@@ -151,16 +159,21 @@ def _fill(path: str, entry: tarfile.TarInfo, content: IO[bytes]) -> None:
             os.fchown(out.fileno(), entry.uid, entry.gid)
         while piece := content.read(_PIECE_BYTES):
             out.write(piece)
+        out.flush()
+        os.fsync(fd)
 
 
 def take_back(replaced: BinaryIO, made: list[str]) -> None:
-    """Undo `put_back`, after a restore that failed."""
+    """Undo `put_back`, after a restore that failed; `replaced` is empty then."""
+    replaced.seek(0)
     with tarfile.open(fileobj=replaced, mode="r") as archive:
         for entry in archive:
-            if (content := archive.extractfile(entry)) is not None:
+            if entry.isreg() and (content := archive.extractfile(entry)) is not None:
                 _fill(f"/{entry.name}", entry, content)
     for path in made:
-        os.unlink(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    replaced.truncate(0)
 
 
 def _same(path: str, saved: IO[bytes]) -> bool:

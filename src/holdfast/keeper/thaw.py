@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-REPLACED_FILE = "replaced.tar"  # content that the saved content of files has replaced
 _LAST_PID = "/proc/sys/kernel/ns_last_pid"
 _PR_SET_DUMPABLE = 4
 _SO_PASSCRED, _SCM_CREDENTIALS = 16, 2
@@ -57,6 +56,11 @@ class Saved:
         self.highest_pid = images.highest_pid(directory)
         self.terminal = images.terminal(directory, PROGRAM)
         self.halted = Halted(directory)
+        self.replaced = os.open(
+            directory / checkpointing.REPLACED_FILE,
+            os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC,
+            0o600,
+        )
 
 
 class Halted:
@@ -166,17 +170,14 @@ def _restore(line: _socket.socket, saved: Saved, request: Spawn) -> None:
     assert containment is not None
     with open(os.open(checkpointing.MEMORY_FILE, os.O_RDONLY, dir_fd=saved.images), "rb") as f:
         memory.unpack(f)
-    create = os.O_RDWR | os.O_CREAT | os.O_TRUNC
     with (
         open(os.open(checkpointing.WRITTEN_FILE, os.O_RDONLY, dir_fd=saved.images), "rb") as f,
-        open(os.open(REPLACED_FILE, create, 0o600, dir_fd=saved.images), "w+b") as replaced,
+        open(saved.replaced, "w+b") as replaced,
     ):
         made = memory.put_back(f, replaced)
-        replaced.flush()
         try:
             _run(line, saved, request, containment)
         except BaseException:
-            replaced.seek(0)
             memory.take_back(replaced, made)
             raise
 

@@ -34,6 +34,7 @@ MEMORY_FILE: Final = "memory.tar"
 WRITTEN_FILE: Final = "written.tar"
 OUTPUT_FILE: Final = "output"
 HALTED_FILE: Final = "halted"
+REPLACED_FILE: Final = "replaced.tar"  # a link of the host to a place on the disk
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -411,6 +412,47 @@ def test_r2_a_failed_restore_says_why_and_changes_nothing(hf: Installation) -> N
     assert says(hf, "fails", "read Y <&7; echo $X $Y") == "kept one\n"
 
 
+@pytest.mark.parametrize("how", ["removed", "a link"])
+def test_r2_a_restore_does_without_a_place_that_is_gone(
+    hf: Installation, tmp_path: Path, how: str
+) -> None:
+    """A place of the machine that the session only read, and that no program uses."""
+    name, shared = f"without-{how.split()[-1]}", tmp_path / "shared"
+    shared.mkdir()
+    (shared / "file").write_text("there")
+    shell(hf, name, "--share", str(shared))
+    assert says(hf, name, f"cat {shared}/file") == "there"
+    saved(hf, name, "--stop")
+    shared.rename(tmp_path / "moved")
+    if how == "a link":
+        shared.symlink_to(tmp_path / "moved")
+    restored(hf, name, "--no-fallback")
+    assert says(hf, name, f"echo $X; test -e {shared}/file || echo gone") == "kept\ngone\n"
+    saved(hf, name, "--stop")
+    if how == "a link":
+        shared.unlink()
+    (tmp_path / "moved").rename(shared)
+    restored(hf, name, "--no-fallback")
+    assert says(hf, name, f"echo $X; cat {shared}/file") == "kept\nthere"
+
+
+def test_r2_r1_a_missing_workspace_is_named_and_the_session_falls_back(
+    hf: Installation, tmp_path: Path
+) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    shell(hf, "moved-away", "--cwd", str(workspace))
+    hf.quick("run", "moved-away", "--", "cd /")
+    saved(hf, "moved-away", "--stop")
+    workspace.rename(tmp_path / "elsewhere")
+    refused = hf.cli("restore", "moved-away", "--no-fallback")
+    assert refused.rc == 7 and f"{workspace}: No such file" in refused.err
+    assert hf.get("moved-away")["state"] == "checkpointed"
+    workspace.mkdir()
+    restored(hf, "moved-away", "--no-fallback")
+    assert says(hf, "moved-away", "echo $X") == "kept\n"
+
+
 def test_r2_r1_a_failed_restore_falls_back_and_says_so(hf: Installation) -> None:
     """The reply, the terminal and the record have the reason; the checkpoint can be tried again."""
     file = hf.user / "falls"
@@ -503,6 +545,44 @@ def test_r2_a_session_survives_the_death_of_the_host_while_it_is_saved(
         restored(fresh, "host")
     assert says(fresh, "host", "echo $X") == "kept\n"
     saved(fresh, "host")
+
+
+def test_r2_replaced_content_survives_the_death_of_the_host(fresh: Installation) -> None:
+    """Content that gave way to the saved one is on the disk before any file changes."""
+    criu()
+    file = fresh.user / "grown"
+    hf, made = fresh, fresh.get(shell(fresh, "replaced")["id"])
+    hf.quick("run", "replaced", "--", f"exec 7>>{file}; echo one >&7")
+    place = Path(saved(hf, "replaced")["path"]).parent
+    hf.quick("run", "replaced", "--", "echo two >&7")
+    hf.quick("down")
+    hf.quick("up", "--detach", env={"HOLDFAST_PROBE": "kill@host.create.spawned"})
+    host = hf.host_pid
+    killed(hf, made)
+    hf.cli("restore", "replaced")
+    eventually(lambda: gone(host) or None, "the host to die")
+    hf.ok("up", "--detach")
+    hf.quick("send", "replaced", "echo again $X", "--enter")
+    hf.wait("replaced", "text:again kept")
+    assert file.read_text() == "one\n"
+    [kept] = place.glob("replaced-*.tar")
+    with tarfile.open(kept) as archive:
+        content = archive.extractfile(str(file).lstrip("/"))
+        assert content is not None and content.read() == b"one\ntwo\n"
+
+
+def test_r2_the_reply_names_the_files_that_gave_way(hf: Installation) -> None:
+    made = hf.get(shell(hf, "gives-way")["id"])
+    file = hf.user / "gives-way"
+    hf.quick("run", "gives-way", "--", f"exec 7>>{file}; echo one >&7")
+    place = Path(saved(hf, "gives-way")["path"]).parent
+    hf.quick("run", "gives-way", "--", "echo two >&7")
+    killed(hf, made)
+    said = restored(hf, "gives-way")
+    assert said["replaced"] == [str(file)] and Path(said["kept"]).parent == place
+    saved(hf, "gives-way", "--stop")
+    assert restored(hf, "gives-way")["replaced"] == []
+    assert [str(one) for one in place.glob("replaced-*")] == [said["kept"]]
 
 
 def test_the_next_host_removes_checkpoints_of_forgotten_sessions(fresh: Installation) -> None:

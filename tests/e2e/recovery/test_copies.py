@@ -165,6 +165,7 @@ def test_r3_a_lost_machine_is_replaced_and_fenced_when_it_returns(two: Two) -> N
     )
     [taken] = events(there, made["id"], "session.taken_over")
     assert taken["lost"] and taken["from"] == "desk" and taken["head"]
+    assert len(events(there, made["id"], "session.restored")) == 1
     here.boot()
     here.ok("up", "--detach")
 

@@ -70,6 +70,26 @@ def test_r2_a_session_goes_on_at_another_machine(two: Two) -> None:
     assert refused.rc == 4 and "goes on at vault" in refused.err
 
 
+CONNECTED = (
+    "import socket; s = socket.create_server((`127.0.0.1`, 0)); "
+    "c = socket.create_connection(s.getsockname()); a = s.accept(); "
+    "open(`connected`, `w`).close(); input()"
+).replace("`", "'")
+
+
+def test_r4_connections_that_did_not_survive_a_move_are_listed(two: Two) -> None:
+    here, there = two.here, two.there
+    made = shell(here, "connected", "--net", "host")
+    here.ok("send", "connected", f'/usr/bin/python3 -c "{CONNECTED}"', "--enter")
+    flag = here.base / "work" / "connected" / "connected"
+    eventually(lambda: flag.exists() or None, "the connection")
+    here.ok("move", "connected", "vault")
+    told = [e for e in there.ok("events", "--json").records if e.get("session") == made["id"]]
+    assert len([e for e in told if e["event"] == "session.restored"]) == 1
+    lost = [e for e in told if e["event"] == "connection.lost"]
+    assert {one["kind"] for one in lost} == {"closed_by_move"} and len(lost) == 2
+
+
 def test_r2_an_attached_client_follows(two: Two) -> None:
     shell(two.here, "follows")
     terminal = two.here.attach("follows")

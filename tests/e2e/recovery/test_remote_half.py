@@ -178,6 +178,27 @@ def test_r4_connections_that_did_not_survive_a_restore_are_listed(hf: Installati
     assert hf.ok("log", "verify", made["id"]).rc == 0
 
 
+def test_r4_connections_are_listed_when_a_session_comes_back_by_itself(fresh: Installation) -> None:
+    criu()
+    with socket.create_server(("127.0.0.1", 0)) as peer:
+        port = peer.getsockname()[1]
+        made = fresh.ready("wakes", "--contained", "--net", "host")
+        (fresh.user / "connected.py").write_text(CONNECTED)
+        fresh.quick("send", "wakes", f"{PYTHON} connected.py {port}", "--enter")
+        fresh.wait("wakes", "text:CONNECTED")
+        fresh.ok("drain", "--notice", "100s")
+        fresh.ok("drain", "--cancel")
+        fresh.ok("send", "wakes", "go on", "--enter")
+        fresh.wait("wakes", "text:BROKEN")
+    told = [e for e in fresh.ok("events", "--json").records if e.get("session") == made["id"]]
+    assert len([e for e in told if e["event"] == "session.restored"]) == 1
+    lost = [e for e in told if e["event"] == "connection.lost"]
+    assert {one["kind"] for one in lost} == {"closed_by_restore"}
+    assert f"127.0.0.1:{port}" in {one["remote"] for one in lost}
+    kinds = [e["kind"] for e in fresh.ok("log", "wakes", "--json").records]
+    assert kinds.count("connections") == 1
+
+
 # Both ends of a connection.
 WITHIN = """
 import socket, sys

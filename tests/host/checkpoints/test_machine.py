@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from holdfast.core.checkpoint.processor import explain, features, missing
 from holdfast.host.checkpoints import machine
 from holdfast.wire.checkpointing import Criu
+from holdfast.wire.spawning import (
+    MOUNT_DEVICE,
+    MOUNT_EMPTY,
+    MOUNT_FIXED,
+    MOUNT_LAYERED,
+    MOUNT_LINK,
+    MOUNT_READ,
+    MOUNT_WRITE,
+    Containment,
+    Mount,
+)
 
 X86 = "processor\t: {}\nflags\t\t: fpu sse2 avx2 {} retpoline ibrs_enhanced md_clear\n\n"
 ARM = "processor\t: 0\nFeatures\t: fp asimd sve\n"
@@ -47,3 +59,18 @@ def test_r2_a_kernel_that_cannot_restore_is_refused(monkeypatch: pytest.MonkeyPa
     assert "cannot restore programs: no CONFIG" in machine.obstacle(made, tool)
     monkeypatch.setattr(machine, "_kernel_says", lambda tool: "")
     assert machine.obstacle(made, tool) == ""
+
+
+def test_r2_only_places_that_were_read_may_be_missing(tmp_path: Path) -> None:
+    there, linked, gone = tmp_path / "there", tmp_path / "linked", tmp_path / "gone"
+    there.mkdir()
+    linked.symlink_to(there)
+
+    def mount(kind: int, source: Path) -> Mount:
+        return Mount(kind, b"/inside", os.fsencode(source))
+
+    stays = [mount(MOUNT_READ, there), mount(MOUNT_LINK, Path("text")), mount(MOUNT_EMPTY, gone)]
+    stays += [mount(kind, gone) for kind in (MOUNT_WRITE, MOUNT_FIXED, MOUNT_LAYERED)]
+    leaves = [mount(kind, one) for kind in (MOUNT_READ, MOUNT_DEVICE) for one in (gone, linked)]
+    found = machine.still_there(Containment((*leaves, *stays)))
+    assert found == Containment(tuple(stays))

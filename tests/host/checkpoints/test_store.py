@@ -148,6 +148,38 @@ def test_r2_a_failing_disk_leaves_the_earlier_checkpoint(
             return
 
 
+def test_r2_a_new_incarnation_is_newer_whatever_the_clock_says(home: Home, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    made = Checkpoints(home, "", keys.machine(home, 1.0), keep=1, files=FaultyFiles())
+    for number, (epoch, at) in enumerate([(1, 9.0), (2, 3.0), (2, 4.0)]):
+        draft = replace(MADE, id=CHECKPOINTS[number], epoch=epoch, at=at, files={}, tree={})
+        made.pack(draft, Sources(images, parts(number), 3))
+    assert made.chosen(SESSION, "").id == CHECKPOINTS[2]
+    assert [one.epoch for one in made.headers(SESSION)] == [1, 2, 2]
+    assert [one.id for one in made.prune(SESSION)] == [CHECKPOINTS[1], CHECKPOINTS[0]]
+    check(made, {2})
+
+
+@pytest.mark.parametrize("what", ["manifest", "object", "maker"])
+def test_r2_the_newest_usable_checkpoint_is_not_pruned(
+    home: Home, other: Home, tmp_path: Path, what: str
+) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    files = FaultyFiles()
+    made = Checkpoints(home, "", keys.machine(home, 1.0), keep=1, files=files)
+    stranger = store(other, files)
+    stranger.top = made.top
+    first, second = save(made, 0, images), save(stranger if what == "maker" else made, 1, images)
+    if what == "manifest":
+        files.unlink(f"{made.place(SESSION, second.id)}/manifest.json")
+    elif what == "object":
+        files.unlink(f"{made.top}/{SESSION}/{min({*second.files} - {*first.files})}")
+    made.prune(SESSION)
+    assert first.id in made.ids(SESSION)
+
+
 def test_r2_removing_a_checkpoint_frees_what_no_other_uses(home: Home, tmp_path: Path) -> None:
     images = tmp_path / "images"
     images.mkdir()

@@ -264,5 +264,10 @@ def _size(value: int) -> int:
     return int(value)
 
 
+def age(one: Header | Manifest) -> tuple[int, float]:
+    """Orders the checkpoints of a session, the oldest first: the machine's clock may step back."""
+    return one.epoch, one.at
+
+
 def newest(manifests: list[Manifest]) -> Manifest | None:
-    return max(manifests, key=lambda one: one.at, default=None)
+    return max(manifests, key=age, default=None)

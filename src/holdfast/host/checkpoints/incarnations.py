@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-import tarfile
 import time
 from collections.abc import Awaitable, Callable, Container, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from holdfast.core.checkpoint import preflight
 from holdfast.core.checkpoint.manifest import Manifest
@@ -17,8 +14,10 @@ from holdfast.home import Home, keys
 from holdfast.host.checkpoints import halts, restore
 from holdfast.host.checkpoints.packing import Done
 from holdfast.host.checkpoints.store import Checkpoints, write_plan
+from holdfast.host.connections.closed import tell_closed
 from holdfast.host.lifecycle import limits
 from holdfast.host.lifecycle.beginning import Beginning, Complete
+from holdfast.host.lifecycle.nursery import TreeChanged
 from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX, host_only_directory
 from holdfast.host.storage.store import SessionRow
 from holdfast.model.errors import HoldfastError, Impossible, NotFound, Refused, Saved
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.host.lifecycle.last_seen import Descriptions
     from holdfast.host.processes.halt import Halter
     from holdfast.host.session.session import Session
+    from holdfast.host.storage.journal import Journal
 
 VARIABLE: Final = "HOLDFAST_CRIU"
 GONE_S: Final = 30.0  # for the keeper of the last incarnation to exit
@@ -62,6 +62,9 @@ class Engine(Protocol):
     def sessions(self) -> Mapping[str, Session]: ...
 
     @property
+    def journal(self) -> Journal: ...
+
+    @property
     def leases(self) -> Leases: ...
 
     @property
@@ -77,11 +80,15 @@ class Engine(Protocol):
 
 
 class Restored(NamedTuple):
-    """`replaced`: files whose newer content gave way to the saved one, and is kept in `kept`."""
+    """`replaced`: files whose newer content gave way to the saved one, and is kept in `kept`.
+
+    `connections`: facts of the connections that did not survive.
+    """
 
     session: Session
     replaced: tuple[str, ...]
     kept: str
+    connections: tuple[dict[str, Any], ...] = ()
 
 
 class Incarnations:
@@ -219,10 +226,12 @@ class Incarnations:
         operator: str,
         done: Done = lambda count: None,
         take: Take | None = None,
+        how: Literal["restore", "move"] = "restore",
     ) -> Restored:
-        """Begin a new incarnation from a checkpoint. A failure changes nothing.
+        """Begin a new incarnation from a checkpoint, and tell of it. A failure changes nothing.
 
-        `take`: takes the next epoch; without it the session must be this machine's.
+        `take`: takes the next epoch; without it the session must be this machine's. `how`: "move"
+        if the checkpoint is of another machine.
         """
         self.may_restore(row.id)
         if row.id in self._engine.sessions or row.id in self._engine.unreachable:
@@ -235,14 +244,24 @@ class Incarnations:
         self.checkpoints.busy.add(row.id)
         last = row.epoch
         try:
-            return await self._restore(
-                row, manifest, operator, done, take or self._engine.leases.take_next
-            )
+            take = take or self._engine.leases.take_next
+            made = await self._restore(row, manifest, operator, done, take)
         except BaseException:
             row.epoch = last  # the epoch that was taken is used up, but no incarnation had it
             raise
         finally:
             self.checkpoints.busy.discard(row.id)
+        session = made.session
+        session.event(
+            "session.restored",
+            operator=operator,
+            checkpoint=manifest.id,
+            at=manifest.at,
+            epoch=session.record.epoch,
+            root_pid=session.record.root_pid,
+        )
+        journal, rows = self._engine.journal, manifest.connections
+        return made._replace(connections=tell_closed(session, journal, rows, how, manifest.id))
 
     async def _restore(
         self, row: SessionRow, manifest: Manifest, operator: str, done: Done, take: Take
@@ -250,10 +269,23 @@ class Incarnations:
         await self.buried_by_now(row.id)
         await self._gone(f"{self._engine.home.run}/{row.id}{KEEPER_SUFFIX}")
         await take(row)
+        try:
+            return await self._begun(row, manifest, operator, done)
+        except TreeChanged:  # perhaps between the look at the machine and the keeper's
+            try:
+                return await self._begun(row, manifest, operator, done)
+            except TreeChanged as e:
+                raise Impossible(
+                    f"{manifest.id} could not be restored: {e.what}",
+                    "put it back as it was, then try again",
+                ) from e
+
+    async def _begun(
+        self, row: SessionRow, manifest: Manifest, operator: str, done: Done
+    ) -> Restored:
+        """Begin the incarnation of the epoch that was taken."""
         made = await asyncio.to_thread(restore.prepare, self.checkpoints, manifest, row, done)
         halter = self._engine.halter
-        kept = self.checkpoints.replaced(row.id, made.row.epoch)
-        replaced: tuple[str, ...] = ()
         try:
             session = await self._engine.revive(
                 Beginning(
@@ -267,17 +299,19 @@ class Incarnations:
                 )
             )
             await halts.again(halter, session, manifest, operator)
-            replaced = await asyncio.to_thread(_members, made.place / "replaced.tar")
+            replaced = await asyncio.to_thread(self.checkpoints.settle_replaced, made.kept)
+        except TreeChanged:
+            made.kept.unlink()
+            raise
         except Impossible as e:
+            await asyncio.to_thread(self.checkpoints.settle_replaced, made.kept)
             raise self._failed(made, e) from e
         finally:
-            await asyncio.to_thread(
-                self.checkpoints.clear_thaw, made.place, kept if replaced else None
-            )
+            await asyncio.to_thread(self.checkpoints.scratch.clear, made.place)
             if row.id not in self._engine.sessions:
                 await halter.in_thread(halter.groups.remove, row.id)
         self.checkpoints.drop_last_output(row.id)
-        return Restored(session, replaced, str(kept) if replaced else "")
+        return Restored(session, replaced, str(made.kept) if replaced else "")
 
     def _failed(self, made: Prepared, error: HoldfastError) -> Impossible:
         return Impossible(
@@ -301,9 +335,3 @@ class Incarnations:
 
 def _evicted(row: SessionRow) -> bool:
     return row.state == "checkpointed"
-
-
-def _members(archive: Path) -> tuple[str, ...]:
-    with contextlib.suppress(OSError, tarfile.TarError), tarfile.open(archive) as opened:
-        return tuple(f"/{name}" for name in opened.getnames())
-    return ()

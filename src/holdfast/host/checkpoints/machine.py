@@ -22,6 +22,7 @@ _REGULAR: Final = 3  # of file_entry: a file with a name
 _ID, _NAME, _SIZE, _MODE = 1, 6, 8, 10  # of reg_file_entry
 _ORIGINAL: Final = 1  # of remap_file_path_entry: the file that was deleted
 _BINDS: Final = (MOUNT_READ, MOUNT_WRITE, MOUNT_DEVICE, MOUNT_FIXED)
+_LEFT_OUT: Final = (MOUNT_READ, MOUNT_DEVICE)
 _REGULAR_MODE: Final = 0o100000
 _KIND_MODE: Final = 0o170000
 
@@ -78,6 +79,23 @@ def open_files(images: Path) -> list[OpenFile]:
             path = os.fsdecode(pb.bytes_of(one, _NAME))
             found.append(OpenFile(path, pb.number_of(one, _SIZE)))
     return found
+
+
+def still_there(containment: Containment) -> Containment:
+    """Without the places that were only read and have been removed or replaced by a link.
+
+    A program that uses a file there cannot be restored (`check_files`). Guards (MOUNT_FIXED) stay:
+    without one, the session could write there.
+    """
+    mounts = (
+        one for one in containment.mounts if one.kind not in _LEFT_OUT or _in_place(one.source)
+    )
+    return containment._replace(mounts=tuple(mounts))
+
+
+def _in_place(source: bytes) -> bool:
+    """Whether the keeper, which follows no link, finds it."""
+    return os.path.realpath(source) == os.path.normpath(source) and os.path.exists(source)
 
 
 def check_files(images: Path, containment: Containment, written: tuple[str, ...]) -> None:

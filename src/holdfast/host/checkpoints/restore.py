@@ -44,6 +44,7 @@ class Prepared(NamedTuple):
     request: wire.Spawn
     limits: Wanted
     place: Path
+    kept: Path  # the archive of replaced contents
     screen: bytes
     base: int
     patience_s: float
@@ -63,6 +64,8 @@ def prepare(checkpoints: Checkpoints, manifest: Manifest, last: SessionRow, done
     try:
         if plan.containment is not None:
             machine.check_files(place, plan.containment, manifest.written)
+            plan = plan._replace(containment=machine.still_there(plan.containment))
+        kept = checkpoints.replaced(manifest.session, epoch, place)
     except BaseException:
         checkpoints.scratch.clear(place)
         raise
@@ -92,6 +95,7 @@ def prepare(checkpoints: Checkpoints, manifest: Manifest, last: SessionRow, done
         ),
         Wanted(Limits(**{name: one["limit"] for name, one in limited.items()}), frozenset(limited)),
         place,
+        kept,
         screen,
         base,
         PATIENCE_S + manifest.bytes / BYTES_PER_S,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from holdfast.home import Home, keys
 from holdfast.home.keys import Identity
 from holdfast.host.checkpoints import packing
 from holdfast.host.checkpoints.image_keys import ImageKeys
-from holdfast.host.checkpoints.objects import Objects, write_whole
+from holdfast.host.checkpoints.objects import Objects, write_file, write_whole
 from holdfast.host.checkpoints.scratch import Scratch
 from holdfast.host.checkpoints.sealing import ImageKey
 from holdfast.host.storage.spool_files import DiskFiles, Files
@@ -35,6 +36,7 @@ from holdfast.model.errors import Impossible, NotFound
 from holdfast.model.ids import is_session_id
 from holdfast.model.limits import CHECKPOINT_BYTES, CHECKPOINTS_KEPT
 from holdfast.wire import keeper as wire
+from holdfast.wire.checkpointing import REPLACED_FILE
 
 DIRECTORY: Final = "checkpoints"
 PLAN: Final = "plan"  # in the directory of files for the next host
@@ -71,7 +73,7 @@ class Checkpoints:
         for name in self._names(session):
             with contextlib.suppress(OSError, Unreadable):
                 found.append(self.header(session, name))
-        return sorted(found, key=lambda one: one.at)
+        return sorted(found, key=forms.age)
 
     def of(self, session: str) -> list[Manifest]:
         """The checkpoints of a session that this machine can open, oldest first."""
@@ -79,7 +81,7 @@ class Checkpoints:
         for name in self._names(session):
             with contextlib.suppress(OSError, Unreadable, Impossible):
                 found.append(self.read(session, name))
-        return sorted(found, key=lambda one: one.at)
+        return sorted(found, key=forms.age)
 
     def all(self) -> list[Manifest]:
         return [one for session in sorted(self.sessions()) for one in self.of(session)]
@@ -269,14 +271,26 @@ class Checkpoints:
         headers = {one.id: one for name in free for one in self.headers(name)}
         kept = [
             retention.Kept(
-                one.session, one.id, one.at, {path: size for path, (size, _) in one.files.items()}
+                one.session,
+                one.id,
+                one.epoch,
+                one.at,
+                {path: size for path, (size, _) in one.files.items()},
             )
             for one in headers.values()
         ]
-        gone = [headers[one.id] for one in retention.surplus(kept, self._keep, self._most)]
+        surplus = retention.surplus(kept, self._keep, self._most, self._usable)
+        gone = [headers[one.id] for one in surplus]
         for one in gone:
             self.remove(one.session, one.id)
         return gone
+
+    def _usable(self, one: retention.Kept) -> bool:
+        """Whether it can be opened, and its objects are there. Their content is not read."""
+        with contextlib.suppress(OSError, Unreadable, Impossible):
+            self.read(one.session, one.id)
+            return {Path(path).name for path in one.files} <= self.objects(one.session).present()
+        return False
 
     # ------------------------------------------------------------ restoring
 
@@ -305,17 +319,24 @@ class Checkpoints:
             raise
         return place
 
-    def replaced(self, session: str, epoch: int) -> Path:
-        """The archive of the newer content that a restore has replaced."""
-        return self.top / session / f"replaced-{epoch}.tar"
+    def replaced(self, session: str, epoch: int, place: Path) -> Path:
+        """A new archive on the disk, for the newer content that a restore in `place` replaces."""
+        above = self.top / session
+        names = (f"replaced-{epoch}{more}.tar" for more in ("", *(f"-{n}" for n in range(2, 100))))
+        kept = next(above / name for name in names if not os.path.lexists(above / name))
+        write_file(self.files, str(kept), b"")
+        self.files.sync_path(str(above))
+        (place / REPLACED_FILE).symlink_to(kept)
+        return kept
 
-    def clear_thaw(self, place: Path, keep: Path | None) -> None:
-        """Remove the plain images; `keep`: the place for the archive of replaced contents."""
-        if keep is not None:
-            with contextlib.suppress(OSError):
-                shutil.copyfile(place / "replaced.tar", keep)
-                keep.chmod(0o600)
-        self.scratch.clear(place)
+    def settle_replaced(self, kept: Path) -> tuple[str, ...]:
+        """The files in the archive; an empty archive is removed. No launcher writes any more."""
+        names = list[str]()
+        with contextlib.suppress(tarfile.TarError), tarfile.open(kept) as opened:
+            names = opened.getnames()
+        if not names:
+            kept.unlink()
+        return tuple(f"/{name}" for name in names)
 
     # ------------------------------------------------------------ the output of a lost incarnation
 

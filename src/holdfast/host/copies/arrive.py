@@ -18,6 +18,7 @@ from holdfast.core.checkpoint import manifest as forms
 from holdfast.core.checkpoint.copies import KEY, SHARED, Copy, Need, within
 from holdfast.core.checkpoint.manifest import Manifest, Unreadable
 from holdfast.host.checkpoints.copies import Copies as CheckpointCopies
+from holdfast.host.checkpoints.objects import write_whole
 from holdfast.host.checkpoints.store import PLAN, Checkpoints, read_plan
 from holdfast.host.copies import facts, trees
 from holdfast.host.copies.received import Received
@@ -198,7 +199,7 @@ def _keep_plan(home: Home, checkpoints: Checkpoints, spawn: wire.Spawn) -> None:
     """For this restore and for later checkpoints here."""
     session = os.fsdecode(spawn.session)
     packed = wire.spawn(spawn)
-    (checkpoints.top / session / PLAN).write_bytes(packed)
+    write_whole(checkpoints.files, str(checkpoints.top / session), PLAN, packed)
     Path(prepare.host_only_directory(home, session), PLAN).write_bytes(packed)
 
 

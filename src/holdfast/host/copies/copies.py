@@ -249,7 +249,9 @@ class Copies:
             self.sending.note(session, MOVE, None)  # it comes back to this machine
             await in_thread(self.received.take, session, epoch, time.time(), lost)
             try:
-                made = await engine.incarnations.restore(row, manifest, operator, take=_taken)
+                made = await engine.incarnations.restore(
+                    row, manifest, operator, take=_taken, how="move"
+                )
             except BaseException:
                 await in_thread(self.received.untake, session)
                 with contextlib.suppress(HoldfastError):

@@ -193,15 +193,7 @@ class Moving:
             return
         checkpoints = self._engine.incarnations.checkpoints
         manifest = await self._engine.halter.in_thread(checkpoints.chosen, session, "")
-        made = await self._engine.incarnations.restore(row, manifest, str(note.get("by", "host")))
-        made.session.event(
-            "session.restored",
-            operator=str(note.get("by", "host")),
-            checkpoint=manifest.id,
-            at=manifest.at,
-            epoch=made.session.record.epoch,
-            root_pid=made.session.record.root_pid,
-        )
+        await self._engine.incarnations.restore(row, manifest, str(note.get("by", "host")))
 
     # ------------------------------------------------------------ afterwards
 

@@ -48,6 +48,7 @@ class TreeChanged(Unavailable):
             f"the session's file tree changes while it is being assembled: {what}",
             "wait until the path is in place again (a package upgrade?), then try again",
         )
+        self.what = what
 
 
 class Nursery:

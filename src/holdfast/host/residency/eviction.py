@@ -154,7 +154,7 @@ class Evictions:
         until = loop.time() + ENDED_S
         while row.id in incarnations.checkpoints.busy and loop.time() < until:
             await asyncio.sleep(0.02)
-        if (session := self._engine.sessions.get(row.id)) is None:
+        if row.id not in self._engine.sessions:
             probe("host.wake.begun")
             try:
                 made = await incarnations.restore(row, found, operator)
@@ -166,18 +166,8 @@ class Evictions:
                     "before its checkpoint, which stays, can be tried again",
                     **e.facts,
                 ) from e
-            session = made.session
-            session.event(
-                "session.restored",
-                operator=operator,
-                checkpoint=found.id,
-                at=found.at,
-                epoch=session.record.epoch,
-                root_pid=session.record.root_pid,
-            )
-            self._note(
-                row.id, session.record.epoch, "restore", checkpoint=found.id, because=operator
-            )
+            epoch = made.session.record.epoch
+            self._note(row.id, epoch, "restore", checkpoint=found.id, because=operator)
             return made
         raise Refused(f"session {row.name} is running again", "try again")
 

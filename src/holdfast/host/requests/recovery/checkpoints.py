@@ -26,10 +26,10 @@ from holdfast.core.contract.checkpoints import (
 from holdfast.core.contract.copies import SentCopy
 from holdfast.core.contract.message import ABSENT
 from holdfast.host.acts.act_context import ProposedAct
+from holdfast.host.checkpoints import incarnations
 from holdfast.host.checkpoints.dumping import Tell
 from holdfast.host.checkpoints.incarnations import Take
 from holdfast.host.checkpoints.save import EXAMINED, examine, save
-from holdfast.host.connections.closed import tell_closed
 from holdfast.host.copies.copies import Copies
 from holdfast.host.copies.sending import Sent
 from holdfast.host.leases.fences import Leases, Waiting
@@ -89,9 +89,10 @@ async def remove(host: Host, ctx: Context, q: RemoveCheckpoint) -> CheckpointRem
     engine = host.engine
     store, found = engine.incarnations.checkpoints, engine.find_any(q.session)
     chosen = await engine.halter.in_thread(store.one, found.id, q.checkpoint)
-    if found.id in engine.ended and len(store.ids(found.id)) == 1:
+    usable = {one.id for one in await engine.halter.in_thread(store.of, found.id)}
+    if found.id in engine.ended and not usable - {chosen}:
         raise Refused(
-            f"{chosen} is all that is left of {found.name}",
+            f"no other checkpoint of {found.name} could bring it back",
             f"`holdfast forget {found.name}` removes the session with it",
         )
     facts = {"session": found.id, "name": found.name, "checkpoint": chosen}
@@ -230,15 +231,6 @@ async def restore(host: Host, ctx: Context, q: Restore) -> Restored:
             raise
         return await after_failure(host, ctx, row, manifest.id, e)
     session, epoch = made.session, made.session.record.epoch
-    session.event(
-        "session.restored",
-        operator=ctx.conn.operator,
-        checkpoint=manifest.id,
-        at=manifest.at,
-        epoch=epoch,
-        root_pid=session.record.root_pid,
-    )
-    closed = tell_closed(session, engine.journal, manifest.connections, "restore", manifest.id)
     ctx.act.outcome = {"checkpoint": manifest.id, "epoch": epoch, "replaced": [*made.replaced]}
     return Restored(
         id=session.id,
@@ -249,7 +241,7 @@ async def restore(host: Host, ctx: Context, q: Restore) -> Restored:
         pid=session.record.root_pid,
         replaced=made.replaced,
         losses=manifest.losses,
-        connections=tuple(LostConnection(**one) for one in closed),
+        connections=_lost(made),
         kept=made.kept if made.kept and not ctx.conn.channel else ABSENT,
     )
 
@@ -286,14 +278,6 @@ async def _take_over(host: Host, ctx: Context, q: Restore, session: str) -> Rest
         copy, ctx.conn.operator, lost=True, stated=q.lost is True, waiting=_waiting(_tell(ctx))
     )
     session_, epoch = made.session, made.session.record.epoch
-    session_.event(
-        "session.restored",
-        operator=ctx.conn.operator,
-        checkpoint=copy.checkpoint,
-        at=copy.at,
-        epoch=epoch,
-        root_pid=session_.record.root_pid,
-    )
     ctx.act.outcome = {"checkpoint": copy.checkpoint, "epoch": epoch, "lost": copy.sender}
     return Restored(
         id=session_.id,
@@ -304,9 +288,14 @@ async def _take_over(host: Host, ctx: Context, q: Restore, session: str) -> Rest
         pid=session_.record.root_pid,
         replaced=made.replaced,
         losses=(),
+        connections=_lost(made),
         taken_from=copy.sender_name,
         act=copy.record[0],
     )
+
+
+def _lost(made: incarnations.Restored) -> tuple[LostConnection, ...]:
+    return tuple(LostConnection(**one) for one in made.connections)
 
 
 def _clock(at: float) -> str:
