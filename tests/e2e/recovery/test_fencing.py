@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.host.leases.fences import TAKE_S
 from holdfast.host.leases.sqlite import SQLiteStore
 from holdfast.model.errors import Fenced
-from tests.support.installation import Installation, eventually
+from tests.support.installation import SOON_S, Installation, eventually
 from tests.support.recovery.leases import DRIFT, TERM_S, Rival, counting, locked
 
 
@@ -111,6 +113,34 @@ def test_r3_the_next_host_finds_a_fenced_session(hf: Installation) -> None:
     hf.ok("up", "--detach")
     eventually(counter.goes_on, "the next host has renewed the lease")
     assert hf.get("work")["epoch"] == 1
+
+
+def test_r3_a_host_serves_pinned_sessions_while_the_store_is_away(
+    hf: Installation, store: Path
+) -> None:
+    """The next incarnation of a re-homable session needs the store; no other session waits."""
+    hf.ready("pinned")
+    hf.ready("work")
+    hf.quick("rehome", "work", "on")
+    hf.ready("alive")
+    hf.quick("rehome", "alive", "on")
+    keeper = hf.get("work")["keeper"]
+    with locked(store):
+        os.kill(hf.host_pid, signal.SIGKILL)
+        os.kill(keeper, signal.SIGKILL)
+        began = time.monotonic()
+        hf.ok("up", "--detach")
+        assert hf.ok("run", "pinned", "--", "echo", "goes on").out == "goes on\n"
+        waiting = next(one for one in hf.ls() if one["name"] == "work")
+        assert time.monotonic() - began < TAKE_S + SOON_S
+        assert waiting["state"] == "unknown" and "waits for its lease" in waiting["reason"]
+        refused = hf.attempt("send", "work", "x", "--enter")
+        assert refused.rc == 5 and "waits for its lease" in refused.err, refused
+        eventually(lambda: hf.attempt("send", "alive", "x").rc == 4, "the other one is fenced")
+        hf.ready("new")
+    eventually(lambda: hf.ls() and state(hf, "work") == "detached", "it comes back")
+    assert hf.get("work")["epoch"] == 2
+    eventually(lambda: state(hf, "alive") == "detached", "its lease is back")
 
 
 def test_r3_a_machine_that_renews_keeps_its_sessions(hf: Installation, rival: Rival) -> None:

@@ -33,6 +33,8 @@ EARLY_MAX_S: Final = 0.5
 AT_ONCE_NS: Final = 1  # a deadline that has passed
 WATCH_S: Final = 1.0  # between looks at a lease that was invalidated
 LOOK_S: Final = 0.05  # after the end of a term
+TAKE_S: Final = 3.0  # for the next epoch of a session that comes back; then it waits in background
+AGAIN_S: Final = 1.0  # between questions of a session that waits for its epoch
 NO_STORE: Final = "the lease could not be renewed: the store of leases cannot be reached"
 
 Waiting = Callable[[float, str], None]
@@ -40,6 +42,10 @@ Waiting = Callable[[float, str], None]
 
 def silent(left: float, why: str) -> None:
     """Tell no client how long a lease is awaited."""
+
+
+class Awaited(Unavailable):
+    """A session cannot come back yet: its next epoch is not to be had now, but may be later."""
 
 
 @dataclass(slots=True)
@@ -110,6 +116,33 @@ class Leases:
             if found.lease is not None and not mine and found.lease.state != RELEASED:
                 raise Fenced(f"epoch {found.lease.epoch} lives on {found.name}")
         row.epoch = await self.acquire(row.id, row.epoch, row.rehomable) - 1
+
+    async def take_soon(self, row: SessionRow) -> None:
+        """As `take_next`, within TAKE_S. Awaited: that is not possible yet."""
+        if not row.rehomable and self.shared:
+            return
+        later = "it comes back as soon as the lease can be taken"
+        try:
+            async with asyncio.timeout(TAKE_S):
+                row.epoch = await self.acquire(row.id, row.epoch) - 1
+        except TimeoutError:
+            raise Awaited(f"the store of leases takes longer than {TAKE_S:g} s", later) from None
+        except Unavailable as e:
+            raise Awaited(e.message, later) from e
+        except Fenced as e:
+            if not isinstance(until := e.facts.get("until"), float):
+                raise
+            clock = time.strftime("%H:%M:%S", time.localtime(until))
+            raise Awaited(f"{e.message}, until {clock}", later, until=until) from e
+
+    async def can_be_taken(self, session: str) -> None:
+        """Wait until the store answers, and a successor of the last incarnation need not wait."""
+        while True:
+            await asyncio.sleep(AGAIN_S)
+            with contextlib.suppress(Unavailable):
+                found = await self.status(session)
+                if found.lease is None or found.lease.state == HELD or not found.left:
+                    return
 
     async def take_over(self, row: SessionRow, lost: bool, waiting: Waiting = silent) -> None:
         """The same for an operator's restore, also of another machine's session.
