@@ -208,6 +208,25 @@ def test_r3_making_a_session_rehomable_is_a_right_of_its_own(hf: Installation) -
     assert {one["actor"] for one in entries} == {"eve"}
 
 
+def test_r3_a_halt_during_a_fence_outlives_it_and_a_host(hf: Installation, store: Path) -> None:
+    """A4: also a session that stands still already can be halted."""
+    counter = counting(hf, "work")
+    with locked(store):
+        eventually(lambda: state(hf, "work") == "fenced", "the session is fenced")
+        hf.quick("halt", "work")
+        assert state(hf, "work") == "fenced"
+    eventually(lambda: state(hf, "work") == "halted", "the fence ends, the halt does not")
+    with locked(store):
+        eventually(lambda: state(hf, "work") == "fenced", "the session is fenced again")
+        os.kill(hf.host_pid, signal.SIGKILL)
+        hf.ok("up", "--detach")
+        eventually(lambda: state(hf, "work") == "fenced", "the next host finds it so")
+    eventually(lambda: state(hf, "work") == "halted", "and knows of the halt")
+    assert counter.stands()
+    hf.quick("resume", "work")
+    eventually(counter.goes_on, "the program goes on")
+
+
 def test_r3_a_halt_outlives_a_fence(hf: Installation, store: Path) -> None:
     counter = counting(hf, "work")
     hf.quick("halt", "work")

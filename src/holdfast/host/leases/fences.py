@@ -53,7 +53,6 @@ class _Fence:
     until: float = 0.0  # of the keeper's deadline, on CLOCK_BOOTTIME
     freeze_fd: int = -1
     timer: asyncio.TimerHandle | None = None
-    was_halted: bool = False
     ours: bool = True
     why: str = ""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -235,8 +234,10 @@ class Leases:
         if fence is None:
             return
         if session.ring.flags & layout.FLAG_FENCED or was == "fenced":
-            fence.was_halted, fence.why = was == "halted", NO_STORE
+            fence.why = NO_STORE
+            session.record.halted = was == "halted" or (was == "fenced" and session.record.halted)
             session.record.state = "fenced"
+            self._halter.fenced.add(session.id)
         # The last host's deadline stands; it ends before this one would.
         fence.until = boottime() + self.ownership.terms.term_s
         self._watch(session.id, fence)
@@ -248,6 +249,12 @@ class Leases:
         if fence is not None:
             self.ownership.drop(session.id)
             _close(fence)
+        self._halter.fenced.discard(session.id)
+
+    def halted(self, session: Session) -> bool:
+        """An operator halts the session. If it is fenced (True), it stays halted afterwards."""
+        session.record.halted = session.state == "fenced"
+        return session.record.halted
 
     def refuse(self, session: Session) -> None:
         """Refuse a client that wants to attach to a fenced incarnation."""
@@ -363,7 +370,8 @@ class Leases:
             if session.ending or session.state not in ("live", "detached", "halted"):
                 fence.why = why
                 return
-            fence.was_halted, fence.why = session.state == "halted", why
+            session.record.halted, fence.why = session.state == "halted", why
+            self._halter.fenced.add(session.id)
             session.change("fence", why=why, epoch=session.record.epoch)
             session.viewers.tell("fenced", why=why)
             await self._halter.halt(execution(session))
@@ -374,12 +382,8 @@ class Leases:
             if session.ending or not fence.ours or until <= boottime():
                 return
             self._set(session, until)
-            if session.state != "fenced":
-                return
-            await session.terminal()
-            if not fence.was_halted:
-                await self._halter.resume(execution(session))
-            self._unfenced(session, fence)
+            if session.state == "fenced":
+                await self._go_on(session, fence)
 
     async def _lift(self, session: Session, fence: _Fence) -> None:
         async with fence.lock:
@@ -387,16 +391,21 @@ class Leases:
             self._fences.pop(session.id, None)
             _close(fence)
             if session.state == "fenced" and not session.ending:
-                await session.terminal()
-                if not fence.was_halted:
-                    await self._halter.resume(execution(session))
-                self._unfenced(session, fence)
+                await self._go_on(session, fence)
 
-    def _unfenced(self, session: Session, fence: _Fence) -> None:
-        fence.why = ""
+    async def _go_on(self, session: Session, fence: _Fence) -> None:
+        """The fence ends. A halt of before it, or since, does not."""
+        await session.terminal()  # the keeper takes acts again
+        self._halter.fenced.discard(session.id)
+        if not session.record.halted:
+            await self._halter.resume(execution(session))
+            if session.record.halted:  # meanwhile
+                await self._halter.halt(execution(session))
+        fence.why, halted = "", session.record.halted
+        session.record.halted = False
         session.change("unfenced", epoch=session.record.epoch)
         session.viewers.tell("unfenced")
-        if fence.was_halted:
+        if halted:
             session.change(
                 "halted",
                 operator="host",
@@ -404,7 +413,7 @@ class Leases:
                 took_ms=0.0,
                 complete=True,
                 act=session.ring.accepted,
-                because="it was halted before it was fenced",
+                because="it was halted before its fence ended",
             )
         elif session.viewers:
             first = session.viewers[0].conn
