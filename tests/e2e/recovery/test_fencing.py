@@ -15,7 +15,7 @@ from holdfast.host.leases.fences import TAKE_S
 from holdfast.host.leases.sqlite import SQLiteStore
 from holdfast.model.errors import Fenced
 from tests.support.installation import SOON_S, Installation, eventually
-from tests.support.recovery.leases import DRIFT, TERM_S, Rival, counting, locked
+from tests.support.recovery.leases import DRIFT, TERM_S, Rival, boottime, counting, locked
 
 
 @pytest.fixture
@@ -102,6 +102,21 @@ def test_r3_a_host_that_was_stopped_goes_on_if_no_machine_took_over(hf: Installa
         eventually(counter.stands, "the keeper freezes the program")
     finally:
         os.kill(hf.host_pid, signal.SIGCONT)
+    eventually(counter.goes_on, "the program goes on")
+    assert state(hf, "work") == "detached"
+
+
+def test_r3_a_keeper_that_was_stopped_goes_on_with_the_newest_deadline(hf: Installation) -> None:
+    """It froze the programs at the old deadline; the host had renewed the lease meanwhile."""
+    counter = counting(hf, "work")
+    keeper = hf.get("work")["keeper"]
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        ends = boottime() + 2 * TERM_S
+        eventually(lambda: boottime() > ends, "two terms are over")
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    eventually(lambda: happened(hf, "work")[-1] == "session.unfenced", "the host has noticed")
     eventually(counter.goes_on, "the program goes on")
     assert state(hf, "work") == "detached"
 

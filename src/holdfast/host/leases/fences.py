@@ -22,6 +22,7 @@ from holdfast.core.lease.records import HELD, RELEASED, Lease
 from holdfast.host.leases.ownership import Ownership, Status, boottime
 from holdfast.host.processes.halt import Halter, execution
 from holdfast.host.runtime.tasks import Tasks
+from holdfast.host.session.keeper_link import stuck
 from holdfast.host.session.session import Leased, Session
 from holdfast.host.storage.store import SessionRow
 from holdfast.model.errors import Fenced, HoldfastError, Unavailable
@@ -35,6 +36,8 @@ WATCH_S: Final = 1.0  # between looks at a lease that was invalidated
 LOOK_S: Final = 0.05  # after the end of a term
 TAKE_S: Final = 3.0  # for the next epoch of a session that comes back; then it waits in background
 AGAIN_S: Final = 1.0  # between questions of a session that waits for its epoch
+KEEPER_S: Final = 5.0  # for the keeper to read a deadline
+LATE: Final = "its keeper stood still when the lease was renewed"
 NO_STORE: Final = "the lease could not be renewed: the store of leases cannot be reached"
 
 Waiting = Callable[[float, str], None]
@@ -52,6 +55,8 @@ class Awaited(Unavailable):
 class _Fence:
     until: float = 0.0  # of the keeper's deadline, on CLOCK_BOOTTIME
     freeze_fd: int = -1
+    newest: int | None = None  # the deadline that the keeper has not been given yet
+    giving: asyncio.Task[None] | None = None  # until the keeper has read all deadlines
     timer: asyncio.TimerHandle | None = None
     ours: bool = True
     why: str = ""
@@ -203,7 +208,7 @@ class Leases:
             """The deadline comes first: a paused host could not set it after the commit."""
             if session.state != "fenced":
                 self._set(session, until)
-                await session.terminal()  # the keeper has read it
+                await self._given(session, fence)
 
         try:
             await self.ownership.set_rehomable(session.id, session.record.epoch, on, by, before)
@@ -220,6 +225,7 @@ class Leases:
     def begin(self, session: Session) -> None:
         """Observer: a session begins, or this host found it."""
         session.lease = lambda: self.shown(session)
+        session.on_fence_fell = lambda: self._fell(session)
         until = self._taken.pop(session.id, None)
         session.record.rehomable = session.record.rehomable or until is not None
         if session.record.rehomable:
@@ -340,8 +346,43 @@ class Leases:
         self._watch(session.id, fence)
 
     def _send(self, session: Session, fence: _Fence, deadline_ns: int) -> None:
-        """Give the keeper its deadline, with the control group's freezer if there is one."""
-        packet = wire.fence(session.record.epoch, deadline_ns)
+        """Give the keeper this deadline, once it has read the last one.
+
+        A keeper that stood still must not find many deadlines that have passed meanwhile.
+        """
+        fence.newest = deadline_ns
+        if fence.giving is None or fence.giving.done():
+            self._give(session, fence)
+            fence.giving = self._tasks.spawn(self._give_newest(session, fence))
+
+    async def _give_newest(self, session: Session, fence: _Fence) -> None:
+        await session.terminal(None)
+        while fence.newest is not None:
+            self._give(session, fence)
+            await session.terminal(None)
+
+    async def _given(self, session: Session, fence: _Fence) -> None:
+        """Wait until the keeper has read the newest deadline."""
+        if fence.giving is not None:
+            await asyncio.wait({fence.giving}, timeout=KEEPER_S)
+            if not fence.giving.done():
+                raise stuck(session.name, session.keeper_pid)
+
+    def _fell(self, session: Session) -> None:
+        """The keeper read a new deadline after the old one, at which it stopped the programs."""
+        fence = self._fences.get(session.id)
+        if fence is not None and session.state != "fenced":
+            self._tasks.spawn(self._fenced_by_keeper(session, fence))
+
+    async def _fenced_by_keeper(self, session: Session, fence: _Fence) -> None:
+        await self._freeze(session, fence, LATE)
+        self.ownership.hold(session.id, session.record.epoch)  # a renewal ends it
+
+    def _give(self, session: Session, fence: _Fence) -> None:
+        """Send the newest deadline, with the control group's freezer if there is one."""
+        assert fence.newest is not None
+        packet = wire.fence(session.record.epoch, fence.newest)
+        fence.newest = None
         if fence.freeze_fd < 0:
             group = self._halter.groups.find(session.id, session.record.root_pid)
             try:
@@ -387,15 +428,21 @@ class Leases:
 
     async def _lift(self, session: Session, fence: _Fence) -> None:
         async with fence.lock:
+            fence.until = 0.0
+            if fence.timer is not None:
+                fence.timer.cancel()
             self._send(session, fence, 0)
-            self._fences.pop(session.id, None)
-            _close(fence)
+            assert fence.giving is not None
+            await asyncio.wait({fence.giving})
             if session.state == "fenced" and not session.ending:
                 await self._go_on(session, fence)
+            if not fence.until and self._fences.get(session.id) is fence:  # not re-homable again
+                self._fences.pop(session.id)
+                _close(fence)
 
     async def _go_on(self, session: Session, fence: _Fence) -> None:
         """The fence ends. A halt of before it, or since, does not."""
-        await session.terminal()  # the keeper takes acts again
+        await self._given(session, fence)  # the keeper takes acts again
         self._halter.fenced.discard(session.id)
         if not session.record.halted:
             await self._halter.resume(execution(session))
@@ -451,6 +498,8 @@ class Leases:
 def _close(fence: _Fence) -> None:
     if fence.timer is not None:
         fence.timer.cancel()
+    if fence.giving is not None:
+        fence.giving.cancel()
     if fence.freeze_fd >= 0:
         os.close(fence.freeze_fd)
         fence.freeze_fd = -1
