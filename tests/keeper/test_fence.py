@@ -132,6 +132,20 @@ def test_r3_a_new_deadline_that_meets_the_old_ones_timer(nursery: Nursery) -> No
     link.wait_for(b"alive")
 
 
+def test_r3_a_deadline_that_came_too_late_is_reported(nursery: Nursery) -> None:
+    """The keeper has stopped the programs at the old one; only the host may let them go on."""
+    link = nursery.run("a", ["cat"])
+    fence(link, boottime_ns(0.05))
+    link.flag(layout.FLAG_FENCED)
+    fence(link, 1)
+    fence(link, boottime_ns(3600))
+    assert link.rejected() == (0, wire.REJECT_FENCED, 0)
+    fence(link, boottime_ns(7200))
+    link.type(b"x", origin=1, number=1)
+    link.sock.send(wire.fence(9, 1))
+    assert link.rejected() == (0, wire.REJECT_EPOCH, 1), "a deadline in time is not reported"
+
+
 def test_a_deadline_at_the_end_of_time_is_none(nursery: Nursery) -> None:
     link = nursery.run("a", ["cat"])
     fence(link, 2**64 - 1)

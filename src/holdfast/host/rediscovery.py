@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.session import lifecycle
 from holdfast.host.acts.record_recovery import go_on_recording, retain
+from holdfast.host.leases.fences import Awaited
 from holdfast.host.lifecycle import prepare
 from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX
 from holdfast.host.people import reserved
@@ -125,9 +126,24 @@ class Rediscovery:
         """Starts the next incarnation of a session whose keeper is gone, or files it as lost."""
         if not await self._engine.copies.still_here(record):
             return
-        why = await self._engine.near_end.start(record)
+        try:
+            why = await self._engine.near_end.start(record)
+        except Awaited as e:
+            return self._await_lease(record, e)
         if why is not None:
             self._is_gone(record, why)
+
+    def _await_lease(self, record: SessionRow, why: Awaited) -> None:
+        """Waits in the background: no client, and no other session, waits too."""
+        self._engine.unreachable[record.id] = f"it waits for its lease: {why.message}"
+        self._engine.unreached[record.id] = record
+        self._engine.tasks.spawn(self._return_with_lease(record))
+
+    async def _return_with_lease(self, record: SessionRow) -> None:
+        await self._engine.leases.can_be_taken(record.id)
+        self._engine.unreachable.pop(record.id, None)
+        self._engine.unreached.pop(record.id, None)
+        self.return_soon(record)
 
     def _is_gone(self, record: SessionRow, why: str = "") -> None:
         """Files a session without a keeper as ended, or as lost if it was running."""

@@ -567,9 +567,12 @@ class Keeper:
             self.fence = Fence()
             self.poll.register(self.fence.timer, select.EPOLLIN)
         self._check_fence(self.fence)  # an earlier deadline may have passed unnoticed
+        fell = self.fence.up
         self.fence.set(deadline_ns, os.dup(fds[0]) if fds else -1)
         self.ring.set_flag(layout.FLAG_FENCED, False)
         self._check_fence(self.fence)  # the new one may have passed too
+        if fell and not self.fence.up:  # the programs stand still: the host may not know
+            self.hosts.send(wire.rejected(0, wire.REJECT_FENCED, 0))
         self._write()
         return None
 

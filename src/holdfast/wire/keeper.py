@@ -46,6 +46,8 @@ completely written to the terminal. A partly written piece is in that list whate
 because its written part is discarded too. WITHDRAW takes back queued input from a sequence on,
 reports how much of each piece was written, and leaves the kernel's input alone. Once the root
 process has ended, only SIGNAL is accepted. A refused act (REJECTED) does not use up its sequence.
+REJECTED with sequence 0 is about a FENCE: its epoch was wrong, or it came after the last deadline,
+at which the keeper has stopped the programs. The host lets them go on.
 
 Effects are not answered by packets. The keeper raises ACCEPTED and WRITTEN in the ring's header,
 and rings the eventfd only if the act asked for it (flag ACK, and again when its effect completes

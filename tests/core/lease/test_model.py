@@ -16,7 +16,7 @@ import pytest
 from holdfast.core.lease import changes, owner, rules
 from holdfast.core.lease.records import Lease, Stored
 from tests.support.recovery.lease_explore import explore
-from tests.support.recovery.lease_world import Budget, World, held_by_a
+from tests.support.recovery.lease_world import LONG, Budget, World, held_by_a
 
 STATES_MAX = 60_000
 
@@ -25,6 +25,7 @@ WORLDS = {
     "a restart of the owner": held_by_a(Budget(3, restarts=1)),
     "a forced invalidation": held_by_a(Budget(3, invalidations=1)),
     "made re-homable meanwhile": held_by_a(Budget(3, on=1), rehomable=False),
+    "a restart with a shorter term": held_by_a(Budget(3, restarts=1), term=LONG),
     "pinned meanwhile": held_by_a(Budget(2, off=1)),
 }
 
@@ -33,6 +34,7 @@ LARGE = {
     "two successors": held_by_a(Budget(3, takes=(("b", 1), ("c", 1))), "bc", slow=0),
     "a longer history": held_by_a(Budget(5)),
     "a longer history with a restart": held_by_a(Budget(4, restarts=1)),
+    "a longer history with a shorter term": held_by_a(Budget(4, restarts=1), term=LONG),
     "a longer history with an invalidation": held_by_a(Budget(4, invalidations=1)),
 }
 
@@ -124,7 +126,13 @@ def _lifted_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(owner.Owner, "_read", read)
 
 
+def _own_term_only(patch: pytest.MonkeyPatch) -> None:
+    """The record has the term of the present host process, not that of running deadlines."""
+    patch.setattr(owner.Owner, "_remember_term", lambda self, state, record, now: state)
+
+
 BROKEN = {
+    "a shorter term counts at once": (_own_term_only, "a restart with a shorter term"),
     "the drift is left out": (_no_drift, "a successor takes the session over"),
     "the term counts from the answer": (_from_the_answer, "a successor takes the session over"),
     "a successor does not wait": (_no_wait, "a successor takes the session over"),

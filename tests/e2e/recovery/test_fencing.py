@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.host.leases.fences import TAKE_S
 from holdfast.host.leases.sqlite import SQLiteStore
 from holdfast.model.errors import Fenced
-from tests.support.installation import Installation, eventually
-from tests.support.recovery.leases import DRIFT, TERM_S, Rival, counting, locked
+from tests.support.installation import SOON_S, Installation, eventually
+from tests.support.recovery.leases import DRIFT, TERM_S, Rival, boottime, counting, locked
 
 
 @pytest.fixture
@@ -104,6 +106,21 @@ def test_r3_a_host_that_was_stopped_goes_on_if_no_machine_took_over(hf: Installa
     assert state(hf, "work") == "detached"
 
 
+def test_r3_a_keeper_that_was_stopped_goes_on_with_the_newest_deadline(hf: Installation) -> None:
+    """It froze the programs at the old deadline; the host had renewed the lease meanwhile."""
+    counter = counting(hf, "work")
+    keeper = hf.get("work")["keeper"]
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        ends = boottime() + 2 * TERM_S
+        eventually(lambda: boottime() > ends, "two terms are over")
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    eventually(lambda: happened(hf, "work")[-1] == "session.unfenced", "the host has noticed")
+    eventually(counter.goes_on, "the program goes on")
+    assert state(hf, "work") == "detached"
+
+
 def test_r3_the_next_host_finds_a_fenced_session(hf: Installation) -> None:
     counter = counting(hf, "work")
     os.kill(hf.host_pid, signal.SIGKILL)
@@ -111,6 +128,34 @@ def test_r3_the_next_host_finds_a_fenced_session(hf: Installation) -> None:
     hf.ok("up", "--detach")
     eventually(counter.goes_on, "the next host has renewed the lease")
     assert hf.get("work")["epoch"] == 1
+
+
+def test_r3_a_host_serves_pinned_sessions_while_the_store_is_away(
+    hf: Installation, store: Path
+) -> None:
+    """The next incarnation of a re-homable session needs the store; no other session waits."""
+    hf.ready("pinned")
+    hf.ready("work")
+    hf.quick("rehome", "work", "on")
+    hf.ready("alive")
+    hf.quick("rehome", "alive", "on")
+    keeper = hf.get("work")["keeper"]
+    with locked(store):
+        os.kill(hf.host_pid, signal.SIGKILL)
+        os.kill(keeper, signal.SIGKILL)
+        began = time.monotonic()
+        hf.ok("up", "--detach")
+        assert hf.ok("run", "pinned", "--", "echo", "goes on").out == "goes on\n"
+        waiting = next(one for one in hf.ls() if one["name"] == "work")
+        assert time.monotonic() - began < TAKE_S + SOON_S
+        assert waiting["state"] == "unknown" and "waits for its lease" in waiting["reason"]
+        refused = hf.attempt("send", "work", "x", "--enter")
+        assert refused.rc == 5 and "waits for its lease" in refused.err, refused
+        eventually(lambda: hf.attempt("send", "alive", "x").rc == 4, "the other one is fenced")
+        hf.ready("new")
+    eventually(lambda: hf.ls() and state(hf, "work") == "detached", "it comes back")
+    assert hf.get("work")["epoch"] == 2
+    eventually(lambda: state(hf, "alive") == "detached", "its lease is back")
 
 
 def test_r3_a_machine_that_renews_keeps_its_sessions(hf: Installation, rival: Rival) -> None:
@@ -176,6 +221,25 @@ def test_r3_making_a_session_rehomable_is_a_right_of_its_own(hf: Installation) -
     hf.quick("--as", "eve", "rehome", "work", "on")
     entries = [one for one in hf.ok("log", "work", "--json").records if one["kind"] == "rehome"]
     assert {one["actor"] for one in entries} == {"eve"}
+
+
+def test_r3_a_halt_during_a_fence_outlives_it_and_a_host(hf: Installation, store: Path) -> None:
+    """A4: also a session that stands still already can be halted."""
+    counter = counting(hf, "work")
+    with locked(store):
+        eventually(lambda: state(hf, "work") == "fenced", "the session is fenced")
+        hf.quick("halt", "work")
+        assert state(hf, "work") == "fenced"
+    eventually(lambda: state(hf, "work") == "halted", "the fence ends, the halt does not")
+    with locked(store):
+        eventually(lambda: state(hf, "work") == "fenced", "the session is fenced again")
+        os.kill(hf.host_pid, signal.SIGKILL)
+        hf.ok("up", "--detach")
+        eventually(lambda: state(hf, "work") == "fenced", "the next host finds it so")
+    eventually(lambda: state(hf, "work") == "halted", "and knows of the halt")
+    assert counter.stands()
+    hf.quick("resume", "work")
+    eventually(counter.goes_on, "the program goes on")
 
 
 def test_r3_a_halt_outlives_a_fence(hf: Installation, store: Path) -> None:

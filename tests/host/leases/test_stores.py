@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +17,7 @@ from holdfast.host.leases.etcd import Access, EtcdStore
 from holdfast.host.leases.sqlite import SQLiteStore
 from holdfast.host.leases.store import LeaseStore
 from holdfast.model.errors import Unavailable, Usage
+from tests.support.installation import SOON_S
 from tests.support.recovery.etcd import Cluster, cluster, needs_etcd
 
 WITHIN_S = 20.0
@@ -100,6 +105,87 @@ def test_r3_a_member_that_is_gone_is_left_out(etcd: Cluster) -> None:
     nobody = EtcdStore(Access(("http://127.0.0.1:1",)))
     with pytest.raises(Unavailable, match="etcd does not answer"):
         nobody.read(["machine/a"], 1.0)
+
+
+class Member:
+    """A member that takes requests, and answers with one byte after the other, without an end."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.asked = 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+
+    def _serve(self) -> None:
+        while not self.over.is_set():
+            sock, _ = self.listener.accept()
+            self.asked += 1
+            threading.Thread(target=self._answer, args=(sock,), daemon=True).start()
+
+    def _answer(self, sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            sock.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            while not self.over.wait(0.02):
+                sock.sendall(b"x")
+
+    def close(self) -> None:
+        self.over.set()
+        self.listener.close()
+
+
+@pytest.fixture
+def slow() -> Iterator[Member]:
+    made = Member()
+    yield made
+    made.close()
+
+
+def test_r3_a_member_that_never_ends_its_answer_has_a_time_limit(slow: Member) -> None:
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match="etcd does not answer"):
+        EtcdStore(Access((slow.url,))).read(["machine/a"], 0.5)
+    assert time.monotonic() - began < SOON_S
+
+
+@needs_etcd
+def test_r3_a_slow_member_takes_only_its_part_of_the_time(slow: Member, etcd: Cluster) -> None:
+    store = EtcdStore(Access((slow.url, *etcd.endpoints), "slow/"))
+    assert store.commit(Commit((), (("machine/a", b"1"),)), WITHIN_S)
+    asked = slow.asked
+    assert store.read(["machine/a"], WITHIN_S)["machine/a"].value == b"1"
+    assert asked == slow.asked == 1, "the next request goes to the member that answered"
+
+
+@needs_etcd
+def test_r3_a_name_that_is_not_resolved_holds_up_no_other_request(
+    etcd: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, asked, real = threading.Event(), threading.Event(), socket.getaddrinfo
+
+    def resolve(host: str, *rest: Any, **more: Any) -> Any:
+        if host == "silent.invalid":
+            asked.set()
+            over.wait()
+            raise OSError("no such name")
+        return real(host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    store = EtcdStore(Access(("http://silent.invalid:1", *etcd.endpoints), "name/"))
+    first: list[int] = []
+    commit = Commit((), (("machine/a", b"1"),))
+    thread = threading.Thread(target=lambda: first.append(store.commit(commit, WITHIN_S)))
+    thread.start()
+    try:
+        assert asked.wait(SOON_S)
+        second = store.commit(commit, WITHIN_S)
+        thread.join()
+        assert second and first[0]
+    finally:
+        over.set()
 
 
 def test_an_endpoint_must_be_an_address() -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.session.halt import BEST_EFFORT, FREEZE, NAMESPACE, member
-from holdfast.host.processes.halt import Execution, Halted, Halter
+from holdfast.host.processes.halt import Execution, Halted, Halter, Resumed
 from holdfast.wire import keeper as wire
 from tests.support.contained_keeper import system
 from tests.support.keeper import Link, Nursery, below, gone, state_of, until
@@ -506,6 +506,31 @@ def test_the_loop_is_not_held_up(world: World) -> None:
         halter.close()
 
     asyncio.run(both())
+
+
+@EACH
+def test_r3_no_resume_reaches_a_fenced_session(
+    world: World, contained: bool, group: bool, how: str
+) -> None:
+    """Neither one that comes after the fence, nor one during which the fence falls."""
+    _, execution = world.start("sh", "-c", "sleep 624 & exec cat", contained=contained, group=group)
+    until(lambda: len(sleepers(execution.keeper_pid)) == 1, "the job")
+
+    class Fencing(Halter):
+        def resume_now(self, execution: Execution) -> Resumed:
+            self.fenced.add(execution.session)
+            return super().resume_now(execution)
+
+    async def resumed() -> None:
+        halter = Fencing(str(world.home))
+        await halter.halt(execution)
+        await halter.resume(execution)
+        assert await halter.halted(execution) == how, "the fence fell meanwhile"
+        assert not (await halter.resume(execution)).complete
+        assert await halter.halted(execution) == how
+        halter.close()
+
+    asyncio.run(resumed())
 
 
 @pytest.mark.skipif(not ROOT, reason="it is being run as an ordinary user")

@@ -29,6 +29,7 @@ from holdfast.core.lease.records import (
 
 S: Final = "s"
 TERM: Final = 2.0
+LONG: Final = 3.0  # of a host process whose successor has TERM
 DRIFT: Final = 0.5  # a clock may lose one tick while it counts a term
 NOTHING: Final = Stored(b"", 0)
 UNDER_WAY: Final = {"a": 2}  # requests of one machine; of the others 1
@@ -431,16 +432,18 @@ def replace_copies(request: Request) -> Request:
     return request._replace(copies=request.copies - 1)
 
 
-def held_by_a(budget: Budget, others: str = "b", rehomable: bool = True, slow: int = 1) -> World:
+def held_by_a(
+    budget: Budget, others: str = "b", rehomable: bool = True, slow: int = 1, term: float = TERM
+) -> World:
     """Machine a has the session, and has just renewed; no other machine has looked yet."""
-    record = Machine(1, 1, TERM)
+    record = Machine(1, 1, term)
     store = {
         machine_key("a"): Stored(encode(record), 1),
         session_key(S): Stored(encode(Lease(1, "a", HELD, rehomable)), 2),
     }
     held = ((S, 1),) if rehomable else ()
-    state = State("a", 1, TERM, 1, 1, TERM, 1.0, held=held)
-    a = Host("a", state, losses=slow, here=Incarnation(1, TERM if rehomable else None))
+    state = State("a", 1, term, 1, 1, term, 1.0, held=held)
+    a = Host("a", state, losses=slow, here=Incarnation(1, term if rehomable else None))
     rest = (Host(name, State(name, 1, TERM)) for name in others)
     return World((a, *rest), tuple(sorted(store.items())), 2, frozenset(), frozenset(), budget, 1)
 

@@ -148,7 +148,8 @@ def _renewed(mine: Stored, me: Self) -> tuple[str, bytes]:
     record = machine(mine)
     if record.run > me.run:
         raise Superseded(f"host process {record.run} of this machine speaks for it")
-    return machine_key(me.machine), encode(Machine(me.run, record.renewals + 1, me.term, me.name))
+    term = max(record.term_s, me.term)  # only the owner lowers it (core/lease/owner.py)
+    return machine_key(me.machine), encode(Machine(me.run, record.renewals + 1, term, me.name))
 
 
 def set_rehomable(

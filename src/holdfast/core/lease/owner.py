@@ -125,6 +125,9 @@ class State:
     lifted: tuple[tuple[str, int], ...] = ()  # pinned, and their deadline is still set
     superseded: bool = False
     name: str = ""
+    # A longer term of an earlier host process, whose deadlines may run until then.
+    longer: float = 0.0
+    longer_until: float = 0.0
 
 
 class Owner:
@@ -186,7 +189,8 @@ class Owner:
         own = machine_key(state.me)
         if state.revision < 0:
             return [Ask(number, (own, *(session_key(one) for one, _ in state.held)), None)]
-        record = encode(Machine(state.run, state.renewals + 1, state.term, state.name))
+        term = max(state.term, state.longer) if now < state.longer_until else state.term
+        record = encode(Machine(state.run, state.renewals + 1, term, state.name))
         return [Ask(number, (), Commit(((own, state.revision),), ((own, record),)))]
 
     def _read(self, found: dict[str, Stored], now: float) -> list[Effect]:
@@ -196,6 +200,7 @@ class Owner:
         if record.run > state.run:
             self.state = replace(state, superseded=True)
             return [Superseded(record.run)]
+        state = self._remember_term(state, record, now)
         effects: list[Effect] = []
         held, lifted = list[tuple[str, int]](), list[tuple[str, int]]()
         for session, epoch in state.held:
@@ -220,6 +225,17 @@ class Owner:
             lifted=tuple(lifted),
         )
         return effects + self._ask(now)
+
+    def _remember_term(self, state: State, record: Machine, now: float) -> State:
+        """Keepers may have deadlines of the term in the record: successors wait for that term."""
+        if record.term_s <= state.term or (record.run == state.run and state.longer):
+            return state
+        until = now + record.term_s
+        return replace(
+            state,
+            longer=max(record.term_s, state.longer),
+            longer_until=max(until, state.longer_until),
+        )
 
     def _renewed(self, revision: int, now: float) -> list[Effect]:
         state = self.state

@@ -26,7 +26,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`run`: which host process of the machine speaks. `term_s`: the term of the last renewal."""
+    """`run`: which host process of the machine speaks. `term_s`: the longest term of deadlines."""
 
     run: int = 0
     renewals: int = 0

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from holdfast.host.processes import proc_scan
 from holdfast.host.processes.halt import HALT_WAIT_S, Halter, execution
 from holdfast.host.processes.process import half, read_short
+from holdfast.wire.ring import FLAG_FENCED
 
 if TYPE_CHECKING:
     from holdfast.host.session.session import Session
@@ -46,6 +47,8 @@ def _interrupt(halter: Halter, session: Session, waiting: set[int]) -> None:
             if not halter.groups.frozen(group):
                 halter.groups.freeze(group, True, HALT_WAIT_S)
                 halter.groups.freeze(group, False, HALT_WAIT_S)
+                if session.ring.flags & FLAG_FENCED:  # the fence fell in between
+                    halter.groups.freeze(group, True, HALT_WAIT_S)
             return
     if halter.halted_now(execution(session)) is not None:
         return

@@ -1,19 +1,23 @@
 """Leases in etcd 3.5.16 or later, through its JSON gateway: the store of a fleet.
 
-Only the standard library is used. Endpoints are tried in turn, each for a part of the time. Reads
-are linearizable: etcd confirms its leader for each. A password is read from a file for each login
-and never kept in a message.
+Only the standard library is used. Endpoints are tried in turn, each for a part of the time, in a
+thread of its own: a name that is not resolved, or an answer that comes byte by byte, has no limit
+in the library. Reads are linearizable: etcd confirms its leader for each. A password is read from a
+file for each login and never kept in a message.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
+import socket
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -45,8 +49,9 @@ class EtcdStore:
         self._access = access
         self._at = 0  # the endpoint that answered last
         self._token = ""
-        self._lock = threading.Lock()
-        self._open: http.client.HTTPConnection | None = None
+        self._lock = threading.Lock()  # never held during a request
+        self._idle: dict[int, http.client.HTTPConnection] = {}  # by endpoint
+        self._hanging: dict[int, Future[dict[str, Any]]] = {}  # endpoints whose time was over
         for url in access.endpoints:
             if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
                 raise Usage(f"{url[:80]!a} is no endpoint of etcd", "like https://10.0.0.1:2379")
@@ -87,7 +92,8 @@ class EtcdStore:
 
     def close(self) -> None:
         with self._lock:
-            self._drop()
+            while self._idle:
+                self._idle.popitem()[1].close()
 
     # ------------------------------------------------------------ requests
 
@@ -95,41 +101,63 @@ class EtcdStore:
         return _text((self._access.prefix + key).encode())
 
     def _ask(self, path: str, body: dict[str, Any], until: float) -> dict[str, Any]:
-        """The answer of the first endpoint that gives one. A slow one is asked only once."""
-        with self._lock:
-            why = "no time is left"
-            count = len(self._access.endpoints)
-            for turn in range(count):
-                left = until - time.monotonic()
-                if left <= 0:
-                    break
-                try:
-                    if self._access.password_file and not self._token:
-                        self._token = self._login(left / (count - turn))
-                    return self._post(path, body, left / (count - turn))
-                except _Denied as e:
-                    why, self._token = str(e), ""
-                except (OSError, http.client.HTTPException, ValueError, KeyError) as e:
-                    why = f"{type(e).__name__}: {e}" if not isinstance(e, OSError) else str(e)
-                    self._at = (self._at + 1) % count
-                self._drop()
-            raise Unavailable(f"etcd does not answer: {why[:300]}", ADVICE)
+        """The answer of the first endpoint that gives one in its part of the time."""
+        why, at, count = "no time is left", self._at, len(self._access.endpoints)
+        for turn in range(count):
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            try:
+                answer = self._within(left / (count - turn), at, path, body)
+                self._at = at
+                return answer
+            except _Denied as e:
+                why, self._token = str(e), ""
+            except (OSError, http.client.HTTPException, ValueError, KeyError) as e:
+                why = f"{type(e).__name__}: {e}" if not isinstance(e, OSError) else str(e)
+                at = (at + 1) % count
+        raise Unavailable(f"etcd does not answer: {why[:300]}", ADVICE)
 
-    def _login(self, within_s: float) -> str:
+    def _within(self, limit_s: float, at: int, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Ask one endpoint. After its time it is not asked again while that request hangs."""
+        if (earlier := self._hanging.get(at)) is not None and not earlier.done():
+            raise TimeoutError("an earlier request to it hangs")
+        with self._lock:
+            connection = self._idle.pop(at, None) or self._connection(at)
+        answer = _in_thread(lambda: self._exchange(connection, limit_s, path, body))
+        try:
+            found = answer.result(limit_s)
+        except BaseException:
+            if not answer.done():
+                self._hanging[at] = answer
+            _cut(connection)
+            raise
+        with self._lock:
+            if self._idle.setdefault(at, connection) is not connection:
+                connection.close()
+        return found
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, within_s: float, path: str, body: Any
+    ) -> dict[str, Any]:
+        connection.timeout = within_s
+        if connection.sock is not None:
+            connection.sock.settimeout(within_s)
+        if self._access.password_file and not self._token:
+            self._token = self._login(connection)
+        return self._post(connection, path, body)
+
+    def _login(self, connection: http.client.HTTPConnection) -> str:
         with open(self._access.password_file, encoding="utf-8") as f:
             name, colon, password = f.readline().rstrip("\n").partition(":")
         if not colon:
             raise ValueError(f"{self._access.password_file} has no line NAME:PASSWORD")
         asked = {"name": name, "password": password}
-        return str(self._post("/v3/auth/authenticate", asked, within_s)["token"])
+        return str(self._post(connection, "/v3/auth/authenticate", asked)["token"])
 
-    def _post(self, path: str, body: dict[str, Any], within_s: float) -> dict[str, Any]:
-        if self._open is None:
-            self._open = self._connection()
-        connection = self._open
-        connection.timeout = within_s
-        if connection.sock is not None:
-            connection.sock.settimeout(within_s)
+    def _post(
+        self, connection: http.client.HTTPConnection, path: str, body: dict[str, Any]
+    ) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = self._token
@@ -144,8 +172,8 @@ class EtcdStore:
             raise _Denied(said) if found.get("code") in _UNAUTHENTICATED else ValueError(said)
         return found
 
-    def _connection(self) -> http.client.HTTPConnection:
-        place = urlsplit(self._access.endpoints[self._at])
+    def _connection(self, at: int) -> http.client.HTTPConnection:
+        place = urlsplit(self._access.endpoints[at])
         assert place.hostname is not None
         if place.scheme == "http":
             return http.client.HTTPConnection(place.hostname, place.port or 2379)
@@ -154,10 +182,27 @@ class EtcdStore:
             context.load_cert_chain(self._access.certificate, self._access.key or None)
         return http.client.HTTPSConnection(place.hostname, place.port or 2379, context=context)
 
-    def _drop(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+
+def _in_thread(work: Callable[[], dict[str, Any]]) -> Future[dict[str, Any]]:
+    """The thread may hang: it does not keep the process from its end."""
+    answer = Future[dict[str, Any]]()
+
+    def run() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as e:
+            answer.set_exception(e)
+
+    threading.Thread(target=run, name="etcd", daemon=True).start()
+    return answer
+
+
+def _cut(connection: http.client.HTTPConnection) -> None:
+    """Close the connection, and wake the thread that still waits for its answer."""
+    if (sock := connection.sock) is not None:
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    connection.close()
 
 
 class _Denied(ValueError):

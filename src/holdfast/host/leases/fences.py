@@ -22,6 +22,7 @@ from holdfast.core.lease.records import HELD, RELEASED, Lease
 from holdfast.host.leases.ownership import Ownership, Status, boottime
 from holdfast.host.processes.halt import Halter, execution
 from holdfast.host.runtime.tasks import Tasks
+from holdfast.host.session.keeper_link import stuck
 from holdfast.host.session.session import Leased, Session
 from holdfast.host.storage.store import SessionRow
 from holdfast.model.errors import Fenced, HoldfastError, Unavailable
@@ -33,6 +34,10 @@ EARLY_MAX_S: Final = 0.5
 AT_ONCE_NS: Final = 1  # a deadline that has passed
 WATCH_S: Final = 1.0  # between looks at a lease that was invalidated
 LOOK_S: Final = 0.05  # after the end of a term
+TAKE_S: Final = 3.0  # for the next epoch of a session that comes back; then it waits in background
+AGAIN_S: Final = 1.0  # between questions of a session that waits for its epoch
+KEEPER_S: Final = 5.0  # for the keeper to read a deadline
+LATE: Final = "its keeper stood still when the lease was renewed"
 NO_STORE: Final = "the lease could not be renewed: the store of leases cannot be reached"
 
 Waiting = Callable[[float, str], None]
@@ -42,12 +47,17 @@ def silent(left: float, why: str) -> None:
     """Tell no client how long a lease is awaited."""
 
 
+class Awaited(Unavailable):
+    """A session cannot come back yet: its next epoch is not to be had now, but may be later."""
+
+
 @dataclass(slots=True)
 class _Fence:
     until: float = 0.0  # of the keeper's deadline, on CLOCK_BOOTTIME
     freeze_fd: int = -1
+    newest: int | None = None  # the deadline that the keeper has not been given yet
+    giving: asyncio.Task[None] | None = None  # until the keeper has read all deadlines
     timer: asyncio.TimerHandle | None = None
-    was_halted: bool = False
     ours: bool = True
     why: str = ""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -111,6 +121,33 @@ class Leases:
                 raise Fenced(f"epoch {found.lease.epoch} lives on {found.name}")
         row.epoch = await self.acquire(row.id, row.epoch, row.rehomable) - 1
 
+    async def take_soon(self, row: SessionRow) -> None:
+        """As `take_next`, within TAKE_S. Awaited: that is not possible yet."""
+        if not row.rehomable and self.shared:
+            return
+        later = "it comes back as soon as the lease can be taken"
+        try:
+            async with asyncio.timeout(TAKE_S):
+                row.epoch = await self.acquire(row.id, row.epoch) - 1
+        except TimeoutError:
+            raise Awaited(f"the store of leases takes longer than {TAKE_S:g} s", later) from None
+        except Unavailable as e:
+            raise Awaited(e.message, later) from e
+        except Fenced as e:
+            if not isinstance(until := e.facts.get("until"), float):
+                raise
+            clock = time.strftime("%H:%M:%S", time.localtime(until))
+            raise Awaited(f"{e.message}, until {clock}", later, until=until) from e
+
+    async def can_be_taken(self, session: str) -> None:
+        """Wait until the store answers, and a successor of the last incarnation need not wait."""
+        while True:
+            await asyncio.sleep(AGAIN_S)
+            with contextlib.suppress(Unavailable):
+                found = await self.status(session)
+                if found.lease is None or found.lease.state == HELD or not found.left:
+                    return
+
     async def take_over(self, row: SessionRow, lost: bool, waiting: Waiting = silent) -> None:
         """The same for an operator's restore, also of another machine's session.
 
@@ -171,7 +208,7 @@ class Leases:
             """The deadline comes first: a paused host could not set it after the commit."""
             if session.state != "fenced":
                 self._set(session, until)
-                await session.terminal()  # the keeper has read it
+                await self._given(session, fence)
 
         try:
             await self.ownership.set_rehomable(session.id, session.record.epoch, on, by, before)
@@ -188,6 +225,7 @@ class Leases:
     def begin(self, session: Session) -> None:
         """Observer: a session begins, or this host found it."""
         session.lease = lambda: self.shown(session)
+        session.on_fence_fell = lambda: self._fell(session)
         until = self._taken.pop(session.id, None)
         session.record.rehomable = session.record.rehomable or until is not None
         if session.record.rehomable:
@@ -202,8 +240,10 @@ class Leases:
         if fence is None:
             return
         if session.ring.flags & layout.FLAG_FENCED or was == "fenced":
-            fence.was_halted, fence.why = was == "halted", NO_STORE
+            fence.why = NO_STORE
+            session.record.halted = was == "halted" or (was == "fenced" and session.record.halted)
             session.record.state = "fenced"
+            self._halter.fenced.add(session.id)
         # The last host's deadline stands; it ends before this one would.
         fence.until = boottime() + self.ownership.terms.term_s
         self._watch(session.id, fence)
@@ -215,6 +255,12 @@ class Leases:
         if fence is not None:
             self.ownership.drop(session.id)
             _close(fence)
+        self._halter.fenced.discard(session.id)
+
+    def halted(self, session: Session) -> bool:
+        """An operator halts the session. If it is fenced (True), it stays halted afterwards."""
+        session.record.halted = session.state == "fenced"
+        return session.record.halted
 
     def refuse(self, session: Session) -> None:
         """Refuse a client that wants to attach to a fenced incarnation."""
@@ -300,8 +346,43 @@ class Leases:
         self._watch(session.id, fence)
 
     def _send(self, session: Session, fence: _Fence, deadline_ns: int) -> None:
-        """Give the keeper its deadline, with the control group's freezer if there is one."""
-        packet = wire.fence(session.record.epoch, deadline_ns)
+        """Give the keeper this deadline, once it has read the last one.
+
+        A keeper that stood still must not find many deadlines that have passed meanwhile.
+        """
+        fence.newest = deadline_ns
+        if fence.giving is None or fence.giving.done():
+            self._give(session, fence)
+            fence.giving = self._tasks.spawn(self._give_newest(session, fence))
+
+    async def _give_newest(self, session: Session, fence: _Fence) -> None:
+        await session.terminal(None)
+        while fence.newest is not None:
+            self._give(session, fence)
+            await session.terminal(None)
+
+    async def _given(self, session: Session, fence: _Fence) -> None:
+        """Wait until the keeper has read the newest deadline."""
+        if fence.giving is not None:
+            await asyncio.wait({fence.giving}, timeout=KEEPER_S)
+            if not fence.giving.done():
+                raise stuck(session.name, session.keeper_pid)
+
+    def _fell(self, session: Session) -> None:
+        """The keeper read a new deadline after the old one, at which it stopped the programs."""
+        fence = self._fences.get(session.id)
+        if fence is not None and session.state != "fenced":
+            self._tasks.spawn(self._fenced_by_keeper(session, fence))
+
+    async def _fenced_by_keeper(self, session: Session, fence: _Fence) -> None:
+        await self._freeze(session, fence, LATE)
+        self.ownership.hold(session.id, session.record.epoch)  # a renewal ends it
+
+    def _give(self, session: Session, fence: _Fence) -> None:
+        """Send the newest deadline, with the control group's freezer if there is one."""
+        assert fence.newest is not None
+        packet = wire.fence(session.record.epoch, fence.newest)
+        fence.newest = None
         if fence.freeze_fd < 0:
             group = self._halter.groups.find(session.id, session.record.root_pid)
             try:
@@ -330,7 +411,8 @@ class Leases:
             if session.ending or session.state not in ("live", "detached", "halted"):
                 fence.why = why
                 return
-            fence.was_halted, fence.why = session.state == "halted", why
+            session.record.halted, fence.why = session.state == "halted", why
+            self._halter.fenced.add(session.id)
             session.change("fence", why=why, epoch=session.record.epoch)
             session.viewers.tell("fenced", why=why)
             await self._halter.halt(execution(session))
@@ -341,29 +423,36 @@ class Leases:
             if session.ending or not fence.ours or until <= boottime():
                 return
             self._set(session, until)
-            if session.state != "fenced":
-                return
-            await session.terminal()
-            if not fence.was_halted:
-                await self._halter.resume(execution(session))
-            self._unfenced(session, fence)
+            if session.state == "fenced":
+                await self._go_on(session, fence)
 
     async def _lift(self, session: Session, fence: _Fence) -> None:
         async with fence.lock:
+            fence.until = 0.0
+            if fence.timer is not None:
+                fence.timer.cancel()
             self._send(session, fence, 0)
-            self._fences.pop(session.id, None)
-            _close(fence)
+            assert fence.giving is not None
+            await asyncio.wait({fence.giving})
             if session.state == "fenced" and not session.ending:
-                await session.terminal()
-                if not fence.was_halted:
-                    await self._halter.resume(execution(session))
-                self._unfenced(session, fence)
+                await self._go_on(session, fence)
+            if not fence.until and self._fences.get(session.id) is fence:  # not re-homable again
+                self._fences.pop(session.id)
+                _close(fence)
 
-    def _unfenced(self, session: Session, fence: _Fence) -> None:
-        fence.why = ""
+    async def _go_on(self, session: Session, fence: _Fence) -> None:
+        """The fence ends. A halt of before it, or since, does not."""
+        await self._given(session, fence)  # the keeper takes acts again
+        self._halter.fenced.discard(session.id)
+        if not session.record.halted:
+            await self._halter.resume(execution(session))
+            if session.record.halted:  # meanwhile
+                await self._halter.halt(execution(session))
+        fence.why, halted = "", session.record.halted
+        session.record.halted = False
         session.change("unfenced", epoch=session.record.epoch)
         session.viewers.tell("unfenced")
-        if fence.was_halted:
+        if halted:
             session.change(
                 "halted",
                 operator="host",
@@ -371,7 +460,7 @@ class Leases:
                 took_ms=0.0,
                 complete=True,
                 act=session.ring.accepted,
-                because="it was halted before it was fenced",
+                because="it was halted before its fence ended",
             )
         elif session.viewers:
             first = session.viewers[0].conn
@@ -409,6 +498,8 @@ class Leases:
 def _close(fence: _Fence) -> None:
     if fence.timer is not None:
         fence.timer.cancel()
+    if fence.giving is not None:
+        fence.giving.cancel()
     if fence.freeze_fd >= 0:
         os.close(fence.freeze_fd)
         fence.freeze_fd = -1

@@ -80,6 +80,7 @@ class Ownership:
         self.took_s: list[float] = []  # of the newest requests, for metrics
         self._sights = Sights()
         self._pool = Pool(THREADS, "leases")
+        self._renewing = Pool(2, "renewals")  # a second one begins when the first is given up
         self._tasks = Tasks("leases")
         self._timer: asyncio.TimerHandle | None = None
         self._within_s = min(STORE_S, terms.term_s * owner.PATIENCE)
@@ -98,6 +99,7 @@ class Ownership:
             self._timer.cancel()
         self._tasks.cancel()
         self._pool.shutdown(wait=False)
+        self._renewing.shutdown(wait=False)
         self.store.close()
 
     def _handle(self, event: owner.Event) -> None:
@@ -123,20 +125,22 @@ class Ownership:
     async def _answer(self, asked: Ask) -> None:
         try:
             if asked.commit is not None:
-                revision = await self._in_thread(self.store.commit, asked.commit)
+                revision = await self._in_thread(self.store.commit, asked.commit, self._renewing)
                 event: owner.Event = owner.Answer(asked.number, (), revision)
             else:
-                found = await self._in_thread(self.store.read, asked.keys)
+                found = await self._in_thread(self.store.read, asked.keys, self._renewing)
                 event = owner.Answer(asked.number, tuple(found.items()))
             self._handle(event)
         except (HoldfastError, Unreadable):
             self._handle(owner.Failed(asked.number))
 
-    async def _in_thread(self, work: Callable[[Any, float], T], asked: object) -> T:
+    async def _in_thread(
+        self, work: Callable[[Any, float], T], asked: object, pool: Pool | None = None
+    ) -> T:
         begin = time.monotonic()
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._pool, work, asked, self._within_s
+                pool or self._pool, work, asked, self._within_s
             )
         finally:
             self.took_s = [*self.took_s[-999:], time.monotonic() - begin]

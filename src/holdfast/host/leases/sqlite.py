@@ -6,9 +6,10 @@ may have it open, and a commit must be on the disk before its answer.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import apsw
@@ -36,7 +37,7 @@ class SQLiteStore:
         self._lock = threading.Lock()  # one connection, and threads of a pool
 
     def read(self, keys: Sequence[str], within_s: float) -> dict[str, Stored]:
-        with self._lock:
+        with self._alone(within_s):
             try:
                 db = self._opened(within_s)
                 marks = ",".join("?" * len(keys))
@@ -52,7 +53,7 @@ class SQLiteStore:
         return {key: found.get(key, Stored(b"", 0)) for key in keys}
 
     def commit(self, wanted: Commit, within_s: float) -> int:
-        with self._lock:
+        with self._alone(within_s):
             try:
                 db = self._opened(within_s)
                 db.execute("BEGIN IMMEDIATE")
@@ -72,6 +73,15 @@ class SQLiteStore:
             if self._db is not None:
                 self._db.close()
                 self._db = None
+
+    @contextlib.contextmanager
+    def _alone(self, within_s: float) -> Iterator[None]:
+        if not self._lock.acquire(timeout=within_s):
+            raise Unavailable(f"the store of leases {self.path} is busy", "try again")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _opened(self, within_s: float) -> apsw.Connection:
         if self._db is None:

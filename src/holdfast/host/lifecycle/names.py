@@ -66,8 +66,8 @@ def living(
         found = None
     if found is not None and found in unreachable:
         raise Unavailable(
-            f"the keeper of {text} does not answer: {unreachable[found]}",
-            "it may be stopped; it is asked again until it answers",
+            f"session {text} cannot be used now: {unreachable[found]}",
+            "the host tries again until it can",
         )
     if found is not None:
         return found

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from holdfast.core.record.record import host_fact
 from holdfast.core.session import incarnation, interruption, lifecycle
 from holdfast.core.session.incarnation import LastSeen, Lost
+from holdfast.host.leases.fences import Awaited
 from holdfast.host.lifecycle import limits, names, prepare
 from holdfast.host.lifecycle.beginning import Beginning, Complete
 from holdfast.host.lifecycle.contained import removal
@@ -221,16 +222,21 @@ class NearEnd:
     # ------------------------------------------------------------ the next incarnation
 
     async def start(self, record: SessionRow) -> str | None:
-        """Starts the next incarnation; returns why not, in words, if that is not possible."""
+        """Starts the next incarnation; returns why not, in words, if that is not possible.
+
+        Awaited: it is possible once the session's lease can be taken.
+        """
         if not self.possible(record):
             return ""
+        why = None
         try:
             await self.re_establish(record, self._reason(record))
+        except Awaited:
+            raise
         except HoldfastError as e:
-            return f"; it could not be re-established: {e.message}"
-        finally:
-            self._coming.discard(record.id)
-        return None
+            why = f"; it could not be re-established: {e.message}"
+        self._coming.discard(record.id)
+        return why
 
     def _reason(self, record: SessionRow) -> str:
         if record.boot != self._host.boot:
@@ -250,6 +256,8 @@ class NearEnd:
         known = host.descriptions.known(record.id)
         if known is None:
             raise Unavailable("its description cannot be read")
+        last = record.epoch
+        await host.leases.take_soon(record)
         self.interruptions.returns(record.id)
         before = record.state
         record.state = lifecycle.step(before, "interrupted")
@@ -257,8 +265,6 @@ class NearEnd:
         host.events.note(record.id, "session.interrupted", facts)
         host.writers.forget_acts(record.id)
         await host.halter.in_thread(host.halter.groups.renew, record.id)
-        last = record.epoch
-        await host.leases.take_next(record)
         in_flight = self._in_flight.pop(record.id, [])[-incarnation.IN_FLIGHT_KEPT :]
         loss = Loss(reason, before, tuple(in_flight), notes, last)
         output = await host.threads.of(record.id, _stored, host.spooling.spool(record.id, 0))

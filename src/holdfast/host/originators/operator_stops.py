@@ -84,6 +84,7 @@ class OperatorStops:
         for one in resumed:
             session.stopped.remove(one.operator)
             await self._halter.in_thread(stop_some.resume, self._halter, one.group, one.signalled)
+        await self._halter.keep_fenced(execution(session))
         session.keyboard.recheck()
         return resumed
 

@@ -41,13 +41,7 @@ from holdfast.core.session.halt import BEST_EFFORT, FREEZE, NAMESPACE, How, Memb
 from holdfast.host.processes.cgroups import Groups
 from holdfast.host.processes.init_orders import order, send
 from holdfast.host.processes.process import half, read_proc, read_stat
-from holdfast.host.runtime.priority import (
-    join,
-    ordinary,
-    prefer,
-    raised,
-    short_slice,
-)
+from holdfast.host.runtime.priority import join, ordinary, prefer, raised, short_slice
 from holdfast.host.runtime.threads import Pool
 
 if TYPE_CHECKING:
@@ -116,6 +110,7 @@ class Halter:
         self._spared = spared
         self._pool = Pool(THREADS, "halt", short_slice)
         self.dumping = dict[str, asyncio.Future[None]]()  # sessions that stand still for CRIU
+        self.fenced = set[str]()  # sessions without a lease: no resume reaches them (host/leases)
 
     # ------------------------------------------------------------ for the host's loop
 
@@ -145,9 +140,19 @@ class Halter:
             await asyncio.wait({dump}, timeout=QUIET_S)
 
     async def resume(self, execution: Execution) -> Resumed:
+        """Lets the processes go on, unless the session is fenced."""
         await self.quiet(execution.session)
+        if execution.session in self.fenced:
+            return Resumed(BEST_EFFORT, (), 0.0, False)
         with raised(True):  # otherwise the resumed programs would delay the answer
-            return await self.in_thread(_joining, self.resume_now, execution)
+            resumed: Resumed = await self.in_thread(_joining, self.resume_now, execution)
+        await self.keep_fenced(execution)
+        return resumed
+
+    async def keep_fenced(self, execution: Execution) -> None:
+        """After processes went on: halt them again if the session was fenced meanwhile."""
+        if execution.session in self.fenced:
+            await self.halt(execution)
 
     async def end(self, execution: Execution) -> bool:
         """Kills all processes, halted or not; returns whether none is left."""
@@ -431,10 +436,7 @@ def _thread_states(pid: int) -> Iterator[str]:
 
 
 def _settled(running: Iterable[int], pause: float) -> float:
-    """Returns when none of these processes runs, or after a while; the result is the next pause.
-
-    Processes that are already stopped are not read again until then.
-    """
+    """Returns when none of these runs, or after a while; the result is the next pause."""
     patience = time.monotonic() + SETTLE_S
     while True:
         time.sleep(pause)

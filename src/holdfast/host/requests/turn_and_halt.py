@@ -124,6 +124,7 @@ async def halt(host: Host, ctx: Context, q: Halt) -> Halted:
             took_us=int(stopped.took_ms * 1000),
         )
         return stopped
+    host.engine.leases.halted(session)
     done = await host.engine.halter.halt(execution(session), lambda: session.ring.accepted)
     host.engine.counters.halting.add(done.took_ms / 1000)
     if session.state in ("live", "detached"):
@@ -135,6 +136,8 @@ async def halt(host: Host, ctx: Context, q: Halt) -> Halted:
             complete=done.complete,
             act=done.last_act,
         )
+    if host.engine.leases.halted(session):  # perhaps since the line above
+        host.engine.keep(session)
     session.viewers.tell("halted", operator=operator, how=done.how)
     ctx.act.happened(
         how=done.how,
@@ -213,6 +216,7 @@ async def resume(host: Host, ctx: Context, q: Resume) -> Resumed:
     host.engine.leases.refuse(session)
     was = session.state == "halted"
     await host.engine.door.enter(ctx.act, ProposedAct("resume", wait_s=q.hold), owed=True)
+    host.engine.leases.refuse(session)  # an approval takes time
     one = None if isinstance(q.operator, Absent) else q.operator
     resumed = await host.engine.operator_stops.resume(session, one)
     for stop in resumed:
@@ -231,6 +235,7 @@ async def resume(host: Host, ctx: Context, q: Resume) -> Resumed:
             stopped=stopped,
         )
     done = await host.engine.halter.resume(execution(session))
+    host.engine.leases.refuse(session)
     if session.state == "halted":
         session.change("resumed", operator=conn.operator, how=done.how, took_ms=done.took_ms)
         if session.viewers:

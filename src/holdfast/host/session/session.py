@@ -57,6 +57,8 @@ from holdfast.wire import ring as ring_layout
 from holdfast.wire.frames import SCREEN_LAG
 
 SEIZE_WAIT_S = 5.0  # for the keeper to confirm that it discarded the queued input
+TERMINAL_S = 5.0  # for the keeper to answer a question
+FENCE_FELL = (0, wire.REJECT_FENCED)  # no act, but a deadline
 MUTE_S = 0.01  # a bell may wait this long if no client waits for output through the host
 
 P = ParamSpec("P")
@@ -132,6 +134,7 @@ class Session:
         self._tag = 0
         self.end_of = Ending(self)
         self.lease: Callable[[], Leased | None] = lambda: None  # of a re-homable session
+        self.on_fence_fell: Callable[[], None] = lambda: None  # a new deadline came too late
         link.on_bell = self.look_at_ring
         link.on_packet = self._packet
         link.on_closed = self._keeper_gone
@@ -317,6 +320,8 @@ class Session:
                     waiting.set_result(state)
             elif kind == wire.EXITED:
                 self.end_of.exited(wire.read_exited(packet)[0])
+            elif kind == wire.REJECTED and wire.read_rejected(packet)[:2] == FENCE_FELL:
+                self.on_fence_fell()
             elif kind == wire.REJECTED:
                 self.lane.rejected(packet)
             elif kind == wire.CUT_OFF:
@@ -422,14 +427,14 @@ class Session:
 
     # ------------------------------------------------------------ live state
 
-    async def terminal(self) -> wire.State:
+    async def terminal(self, within_s: float | None = TERMINAL_S) -> wire.State:
         """The terminal's settings and foreground group, from the kernel."""
         self._tag = tag = (self._tag + 1) % BARRIER
         future: asyncio.Future[wire.State] = self.loop.create_future()
         self._states[tag] = future
         self.link.send(wire.query(tag))
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(within_s):
                 return await future
         except TimeoutError as e:
             raise Unavailable(

@@ -86,6 +86,7 @@ class SessionRow:
     survivors: int = 0
     rehomable: bool = False  # its keeper has a deadline: the end of this machine's lease
     viewers: int = 0  # attached clients; after a restart of the host: expected back
+    halted: bool = False  # while it is fenced: whether it is halted afterwards
     interrupted: bool = False  # ended, and not settled yet (core/session/interruption.py)
 
     @property
