@@ -22,6 +22,7 @@ from holdfast.model.rights import READ
 from holdfast.wire import frames
 from tests.support.installation import SOON_S, Installation, eventually, installation
 from tests.support.peers.hostile_client import Lines, Wire
+from tests.support.peers.sound_requests import OTHERS_KEY, fields_of
 
 HARMLESS = {
     "ping": "that the host is there",
@@ -72,54 +73,6 @@ HARMLESS = {
 }
 """Operations that answer a reader in one way or another, and why that may be."""
 
-OTHERS_KEY = "ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"
-FIELDS: dict[str, Any] = {
-    "session": "target",
-    "record": "target",
-    "seqs": [1],
-    "port": 22,
-    "forward": "00112233445566aa",
-    "name": "stranger",
-    "text": "EVIL\n",
-    "seq": 1,
-    "argv": ["cat"],
-    "cwd": "/",
-    "env": {},
-    "for": "idle",
-    "kind": "agent",
-    "key": OTHERS_KEY,
-    "rights": ["observe"],
-    "cols": 40,
-    "rows": 10,
-    "ref": "hf:target",
-    "act": "request",
-    "to": "x",
-    "id": "ABCD",
-    "verifier": OTHERS_KEY,
-    "accept": True,
-    "binding": "00",
-    "signature": "00",
-    "pid": 1,
-    "signal": "KILL",
-    "signed": {"statement": "", "signature": "", "salt": ""},
-    "path": "/etc/passwd",
-    "pattern": "*",
-    "choice": "end",
-    "every_s": 600,
-    "machine": "vault",
-    "entry": {},
-    "trusted": True,
-    "facts": [],
-    "needs": [],
-    "bytes": 1,
-    "checkpoint": "cp-0123456789ab",
-    "epoch": 1,
-    "sha256": "ab" * 32,
-    "length": 1,
-    "on": True,
-}
-"""A sound value for every field of every operation: only the missing right may refuse it."""
-
 
 @pytest.fixture(scope="module")
 def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
@@ -160,14 +113,6 @@ def untouched(hf: Installation, room: Lines) -> Iterator[None]:
     yield
     assert facts() == before
     assert room.lines == []
-
-
-def fields_of(op: str, **changed: Any) -> dict[str, Any]:
-    known = {**FIELDS, **changed}
-    fields = request_fields(OPERATIONS[op].request)
-    missing = [name for name, field in fields.items() if field.required and name not in known]
-    assert not missing, f"a new field: give it a sound value in FIELDS: {missing}"
-    return {name: known[name] for name in fields if name in known}
 
 
 def test_the_list_of_harmless_operations_names_only_existing_ones() -> None:

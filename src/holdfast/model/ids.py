@@ -1,4 +1,4 @@
-"""Session ids and names.
+"""Ids of sessions, checkpoints and contents, and names.
 
 A session id has 12 characters of lower-case Crockford base32 (60 random bits): short enough to
 type, never reused, and never confused with a path or an option. Every command loads this module, so
@@ -14,6 +14,10 @@ ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 ID_CHARS = 12
 ID_PREFIX_CHARS = 4
 """Characters of an id that a reference needs at least. Fewer are a name."""
+CHECKPOINT_PREFIX = "cp-"
+CHECKPOINT_DIGITS = 12
+DIGEST_DIGITS = 64
+_HEX = "0123456789abcdef"
 OPERATOR_KINDS = ("human", "agent", "service")
 _NAME = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 
@@ -26,6 +30,16 @@ def session_id(random_bytes: bytes) -> str:
 
 def is_session_id(text: str) -> bool:
     return len(text) == ID_CHARS and not text.strip(ALPHABET)
+
+
+def is_checkpoint_id(text: str) -> bool:
+    digits = text.removeprefix(CHECKPOINT_PREFIX)
+    return digits != text and len(digits) == CHECKPOINT_DIGITS and not digits.strip(_HEX)
+
+
+def is_digest(text: str) -> bool:
+    """Whether this is a SHA-256 in hexadecimal."""
+    return len(text) == DIGEST_DIGITS and not text.strip(_HEX)
 
 
 def check_name(name: str) -> str:

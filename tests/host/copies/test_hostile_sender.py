@@ -15,7 +15,7 @@ from holdfast.core.checkpoint.copies import SHARED, Copy, Entry, Machine, Need, 
 from holdfast.host.copies import facts, trees
 from holdfast.host.copies.received import HEADER_BYTES, Received
 from holdfast.host.copies.trees import Outbox
-from holdfast.model.errors import HoldfastError, NotAllowed, Refused, Usage
+from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, Refused
 
 SESSION, CHECKPOINT = "0123456789ab", "cp-0123456789ab"
 SHA = "ab" * 32
@@ -51,7 +51,7 @@ def described(received: Received, copy: Copy, sender: str, checkpoint: str = CHE
 
 def test_t4_an_object_is_named_by_a_hash_only(tmp_path: Path) -> None:
     received = Received(str(tmp_path), 1 << 30)
-    with pytest.raises(Usage):
+    with pytest.raises(NotFound):
         received.offer(SESSION, CHECKPOINT, "desk", "../../../keys/machine", 10)
 
 
@@ -130,3 +130,28 @@ def test_t4_a_file_is_not_laid_out_through_a_link(tmp_path: Path) -> None:
     with pytest.raises((OSError, HoldfastError)):
         trees.lay_out(root.entries, str(tmp_path / "there"), lambda sha: tmp_path / "content")
     assert not (tmp_path / "victim").exists()
+
+
+@pytest.mark.parametrize("name", ["..", "", "/", "a/b", ".", "x" * 5000, "\0", "0123456789a/"])
+def test_t4_an_invented_id_deletes_and_reads_nothing(tmp_path: Path, name: str) -> None:
+    received = Received(str(tmp_path), 1 << 30)
+    described(received, COPY, "desk")
+    received.commit(SESSION, CHECKPOINT, "desk")
+    before = sorted(tmp_path.rglob("*"))
+    attempts: list[Callable[[], object]] = [
+        lambda: received.remove(name),
+        lambda: received.offer(name, CHECKPOINT, "desk", SHA, 10),
+        lambda: received.offer(SESSION, name, "desk", SHA, 10),
+        lambda: received.missing(name, CHECKPOINT, "desk", 0),
+        lambda: received.sink(SESSION, name, "desk"),
+        lambda: received.commit(name, CHECKPOINT, "desk"),
+        lambda: received.taken_of(name, "desk"),
+        lambda: received.take(name, 1, 0.0, False),
+        lambda: received.content(SESSION, name),
+        lambda: trees.remove(str(tmp_path), name),
+        lambda: Outbox(str(tmp_path), name),
+    ]
+    for attempt in attempts:
+        with pytest.raises(NotFound):
+            attempt()
+    assert sorted(tmp_path.rglob("*")) == before

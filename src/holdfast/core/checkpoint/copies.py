@@ -14,10 +14,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.checkpoint.manifest import is_id
 from holdfast.model import signing
 from holdfast.model.errors import Usage
-from holdfast.model.ids import check_name
+from holdfast.model.ids import check_name, is_checkpoint_id, is_digest, is_session_id
 
 FORMAT: Final = 1
 BYTES_MAX: Final = 64 << 20  # of a description
@@ -32,8 +31,6 @@ PRIVATE, READABLE, WRITABLE, NOTES, SHARED = "private", "readable", "writable", 
 ROLES: Final = (PRIVATE, READABLE, WRITABLE, NOTES, SHARED)
 _OF_HOST: Final = (READABLE, NOTES)  # in these the host itself writes files
 KEY: Final = "key"  # the part with the secret of the checkpoint, sealed to the receiver
-_SHA: Final = re.compile(r"[0-9a-f]{64}")
-_SESSION: Final = re.compile(r"[0-9a-z]{4,32}")
 _RESERVED: Final = ("/proc", "/dev", "/sys", "/.holdfast")
 LOST_EPOCHS: Final = 100  # the machine that is lost may have begun incarnations unknown here
 
@@ -199,7 +196,7 @@ def _check(copy: Copy) -> None:
     numbers = (copy.epoch, copy.at, copy.made, *copy.record[:1])
     if not all(isinstance(one, int | float) and 0 <= one < 1 << 53 for one in numbers):
         raise Unusable("a number is out of range")
-    if _SESSION.fullmatch(copy.session) is None or not is_id(copy.checkpoint):
+    if not is_session_id(copy.session) or not is_checkpoint_id(copy.checkpoint):
         raise Unusable("it names no session or no checkpoint")
     for name, (size, sha) in copy.parts.items():
         parents = name.split("/")
@@ -244,7 +241,7 @@ def within(path: str, top: str) -> bool:
 
 
 def _check_object(size: int, sha: str) -> None:
-    if _SHA.fullmatch(sha) is None or not 0 <= size < 1 << 50:
+    if not is_digest(sha) or not 0 <= size < 1 << 50:
         raise Unusable("an object has no hash or no size")
 
 
@@ -278,10 +275,6 @@ def check_tree(entries: Iterable[Entry]) -> None:
         seen.add(one.path)
         if one.kind == DIRECTORY:
             directories.add(one.path)
-
-
-def is_object(name: str) -> bool:
-    return _SHA.fullmatch(name) is not None
 
 
 def objects(copy: Copy) -> dict[str, int]:

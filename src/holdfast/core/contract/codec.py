@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
-from holdfast.core.contract.message import ABSENT, Absent
+from holdfast.core.contract.message import ABSENT, Absent, Form
 from holdfast.model.errors import Usage
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Field(NamedTuple):
 @functools.cache
 def request_fields(cls: Any) -> dict[str, Field]:
     """The fields of a request by their names on the wire, in the order of the checks."""
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     found: dict[str, Field] = {}
     for one in fields(cls):
         wire = one.name.rstrip("_")
@@ -80,10 +80,10 @@ def _value(field: Field, op: str, body: Mapping[str, object]) -> object:
         raise Usage(f"the field {field.wire!a} of {op} is out of range")
     try:
         return field.read(value)
-    except ValueError:
+    except ValueError as e:
         message, recover = field.wrong
         if not message:
-            message = f"the field {field.wire!a} of {op} has the wrong type"
+            message = f"the field {field.wire!a} of {op} {str(e) or 'has the wrong type'}"
         raise Usage(message.format(op=op), recover) from None
 
 
@@ -95,6 +95,8 @@ def _reader(hint: Any) -> tuple[tuple[type, ...], Callable[[Any], object]]:
         return (str, *kinds), lambda value: value if type(value) is str else read(value)
     (option,) = options
     origin, arguments = typing.get_origin(option), typing.get_args(option)
+    if origin is typing.Annotated:
+        return (str,), functools.partial(_formed, arguments[1])
     if origin is tuple:
         return (list,), functools.partial(_items, arguments)
     if origin is dict:
@@ -106,6 +108,12 @@ def _reader(hint: Any) -> tuple[tuple[type, ...], Callable[[Any], object]]:
 
 def _options(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) is types.UnionType else (hint,)
+
+
+def _formed(form: Form, value: str) -> str:
+    if not form.holds(value):
+        raise ValueError(f"is no {form.name}")
+    return value
 
 
 def _items(kinds: tuple[Any, ...], value: list[object]) -> tuple[object, ...]:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from holdfast.core.contract.message import ABSENT, Absent, MachineAct, SessionAct, message
+from holdfast.core.contract.message import (
+    ABSENT,
+    Absent,
+    CheckpointId,
+    Digest,
+    MachineAct,
+    SessionAct,
+    SessionId,
+    message,
+)
 
 
 @message
@@ -58,11 +67,11 @@ class CopyChecked:
 class OfferCopy(MachineAct):
     """A copy that is to be kept here. `sha256`, `length`: of its description."""
 
-    id: str
+    id: SessionId
     name: str
-    checkpoint: str
+    checkpoint: CheckpointId
     epoch: int
-    sha256: str
+    sha256: Digest
     length: int
 
 
@@ -70,16 +79,16 @@ class OfferCopy(MachineAct):
 class CopyNamed:
     """A copy that was offered."""
 
-    id: str
-    checkpoint: str
+    id: SessionId
+    checkpoint: CheckpointId
 
 
 @message
 class Lacking:
     """A copy that was offered; `after`: the number of contents that were listed before."""
 
-    id: str
-    checkpoint: str
+    id: SessionId
+    checkpoint: CheckpointId
     after: int = 0
 
 
@@ -103,8 +112,8 @@ class Put:
 class CommitCopy(MachineAct):
     """A copy of which every content is here."""
 
-    id: str
-    checkpoint: str
+    id: SessionId
+    checkpoint: CheckpointId
 
 
 @message
@@ -120,7 +129,7 @@ class CopyKept:
 class SessionGone:
     """A session of the caller's machine."""
 
-    id: str
+    id: SessionId
 
 
 @message
@@ -161,8 +170,8 @@ class Moved:
 class TakeCopy(MachineAct):
     """The copy with which a session is to go on here."""
 
-    id: str
-    checkpoint: str
+    id: SessionId
+    checkpoint: CheckpointId
 
 
 @message

@@ -6,9 +6,11 @@ not. `ABSENT` marks a field that is left out of the JSON, as opposed to a field 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, TypeVar, dataclass_transform
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, dataclass_transform
+
+from holdfast.model import ids
 
 T = TypeVar("T")
 Json = Mapping[str, object]
@@ -55,6 +57,19 @@ def __repr__(self: Any) -> str:
 def checked(wrong: str, recover: str = "", **default: Any) -> Any:
     """A field with a special error for contents of the wrong type; `{op}` is the operation."""
     return field(metadata={"wrong": (wrong, recover)}, **default)
+
+
+class Form(NamedTuple):
+    """The form of a text. The codec refuses a request with a text of another form."""
+
+    name: str
+    holds: Callable[[str], bool]
+
+
+# Texts that become parts of paths: no path separator and no `..` has these forms.
+SessionId = Annotated[str, Form("id of a session", ids.is_session_id)]
+CheckpointId = Annotated[str, Form("id of a checkpoint", ids.is_checkpoint_id)]
+Digest = Annotated[str, Form("SHA-256 in hexadecimal", ids.is_digest)]
 
 
 @message

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from holdfast.core.checkpoint import copies
 from holdfast.core.checkpoint.copies import Copy, Unusable
-from holdfast.core.checkpoint.manifest import is_id
+from holdfast.model import ids
 from holdfast.model.errors import Impossible, NotAllowed, NotFound, Refused, Usage
 from holdfast.model.probe import probe
 
@@ -33,7 +33,7 @@ KEPT: Final = 2  # complete copies of a session
 SPARE_BYTES: Final = 256 << 20  # that stay free on the disk
 PAGE: Final = 4000  # objects in one answer
 _OBJECTS, _PARTS = "objects", "parts"
-_SUFFIX, _OFFER, _TAKEN = ".json", ".offer", "taken.json"
+_SUFFIX, _OFFER, _SENDER, _TAKEN = ".json", ".offer", ".sender", "taken.json"
 _libc = ctypes.CDLL(None, use_errno=True)
 Json = dict[str, Any]
 
@@ -47,10 +47,6 @@ class Received:
 
     def offer(self, session: str, checkpoint: str, sender: str, sha: str, size: int) -> None:
         """Begin to receive a copy. `sha`, `size`: of its description."""
-        if not is_id(checkpoint) or not session.isalnum() or len(session) > 32:
-            raise Usage("no such session or checkpoint")
-        if not copies.is_object(sha):
-            raise Usage("the description of the copy has no hash")
         if not 0 < size <= copies.BYTES_MAX:
             raise Refused(f"the description of the copy has {size} bytes")
         if (taken := self.taken(session)) is not None:
@@ -61,11 +57,12 @@ class Received:
             )
         self._refuse_other(session, sender)
         self.room(size)
-        place = self.top / session
+        place, offered = self._place(session), self._file(session, checkpoint, _OFFER)
+        self._object(session, sha)
         for directory in (self.top, place, place / _OBJECTS, place / _PARTS):
             directory.mkdir(mode=0o700, exist_ok=True)
         offer = {"sender": sender, "sha256": sha, "size": size}
-        _write(place / f"{checkpoint}{_OFFER}", json.dumps(offer).encode())
+        _write(offered, json.dumps(offer).encode())
 
     def _refuse_other(self, session: str, sender: str) -> None:
         for one in self.of(session):
@@ -122,11 +119,10 @@ class Received:
         return copy
 
     def _offered(self, session: str, checkpoint: str, sender: str) -> Json:
-        if is_id(checkpoint) and session.isalnum():
-            with contextlib.suppress(OSError, ValueError):
-                found: Json = json.loads((self.top / session / f"{checkpoint}{_OFFER}").read_text())
-                if found["sender"] == sender:
-                    return found
+        with contextlib.suppress(OSError, ValueError):
+            found: Json = json.loads(self._file(session, checkpoint, _OFFER).read_text())
+            if found["sender"] == sender:
+                return found
         raise NotFound("no such copy was offered")
 
     def sink(self, session: str, checkpoint: str, sender: str) -> Sink:
@@ -137,7 +133,7 @@ class Received:
 
     def commit(self, session: str, checkpoint: str, sender: str) -> Copy:
         """Make the copy durable and give it its name."""
-        place = self.top / session
+        place = self._place(session)
         with contextlib.suppress(OSError, Unusable, NotFound):
             if self.sender(session, checkpoint) == sender:
                 return self.read(session, checkpoint)  # a repeat of this request
@@ -150,20 +146,20 @@ class Received:
         _sync(place)
         probe("copies.commit.begun")
         data = self._object(session, offer["sha256"]).read_bytes()
-        _write(place / f"{checkpoint}.sender", sender.encode())
-        _write(place / f"{checkpoint}{_SUFFIX}", data)
+        _write(self._file(session, checkpoint, _SENDER), sender.encode())
+        _write(self._file(session, checkpoint, _SUFFIX), data)
         _sync(place)
         probe("copies.committed")
-        (place / f"{checkpoint}{_OFFER}").unlink(missing_ok=True)
+        self._file(session, checkpoint, _OFFER).unlink(missing_ok=True)
         self._retain(session)
         return copy
 
     def _retain(self, session: str) -> None:
         """Remove all but the newest copies, and objects that no copy needs."""
-        place, known = self.top / session, self.of(session)
+        place, known = self._place(session), self.of(session)
         for old in known[:-KEPT]:
-            for suffix in (_SUFFIX, ".sender"):
-                (place / f"{old.checkpoint}{suffix}").unlink(missing_ok=True)
+            for suffix in (_SUFFIX, _SENDER):
+                self._file(session, old.checkpoint, suffix).unlink(missing_ok=True)
         needed = {sha for one in known[-KEPT:] for sha in copies.objects(one)}
         if not any(place.glob(f"*{_OFFER}")):
             for path in (*(place / _OBJECTS).iterdir(), *(place / _PARTS).iterdir()):
@@ -174,31 +170,32 @@ class Received:
 
     def sessions(self) -> list[str]:
         with contextlib.suppress(OSError):
-            return sorted(os.listdir(self.top))
+            return sorted(filter(ids.is_session_id, os.listdir(self.top)))
         return []
 
     def of(self, session: str) -> list[Copy]:
         """The complete copies of a session, oldest first."""
         found = []
         with contextlib.suppress(OSError):
-            for name in os.listdir(self.top / session):
-                if name.endswith(_SUFFIX) and is_id(name.removesuffix(_SUFFIX)):
+            for name in os.listdir(self._place(session)):
+                checkpoint = name.removesuffix(_SUFFIX)
+                if name != checkpoint and ids.is_checkpoint_id(checkpoint):
                     with contextlib.suppress(OSError, Unusable):
-                        found.append(self.read(session, name.removesuffix(_SUFFIX)))
+                        found.append(self.read(session, checkpoint))
         return sorted(found, key=lambda one: one.at)
 
     def read(self, session: str, checkpoint: str) -> Copy:
-        return copies.decode((self.top / session / f"{checkpoint}{_SUFFIX}").read_bytes())
+        return copies.decode(self._file(session, checkpoint, _SUFFIX).read_bytes())
 
     def sender(self, session: str, checkpoint: str) -> str:
         """The operator of this machine that brought the copy."""
         try:
-            return (self.top / session / f"{checkpoint}.sender").read_text()
+            return self._file(session, checkpoint, _SENDER).read_text()
         except OSError:
             return ""
 
     def bytes(self, session: str) -> int:
-        return sum(_sizes(self.top / session))
+        return sum(_sizes(self._place(session)))
 
     def content(self, session: str, sha: str) -> Path:
         """The file with a verified content."""
@@ -223,37 +220,53 @@ class Received:
     def take(self, session: str, epoch: int, at: float, lost: bool) -> None:
         """Durably claim the session for this machine, before its next incarnation begins."""
         taken = {"epoch": epoch, "at": at, "lost": lost}
-        _write(self.top / session / _TAKEN, json.dumps(taken).encode())
-        _sync(self.top / session)
+        place = self._place(session)
+        _write(place / _TAKEN, json.dumps(taken).encode())
+        _sync(place)
         probe("copies.taken")
 
     def untake(self, session: str) -> None:
-        (self.top / session / _TAKEN).unlink(missing_ok=True)
+        (self._place(session) / _TAKEN).unlink(missing_ok=True)
 
     def taken(self, session: str) -> Json | None:
         with contextlib.suppress(OSError, ValueError):
-            found: Json = json.loads((self.top / session / _TAKEN).read_text())
+            found: Json = json.loads((self._place(session) / _TAKEN).read_text())
             return found
         return None
 
     def taken_of(self, session: str, sender: str) -> Json | None:
         """The same, for the machine that brought copies of the session."""
-        if not session.isalnum() or not any(
-            self.sender(session, one.checkpoint) == sender for one in self.of(session)
-        ):
+        if not any(self.sender(session, one.checkpoint) == sender for one in self.of(session)):
             return None
         return self.taken(session)
 
     def remove(self, session: str) -> None:
-        shutil.rmtree(self.top / session, ignore_errors=True)
+        shutil.rmtree(self._place(session), ignore_errors=True)
 
     # ------------------------------------------------------------ paths
 
+    # The only place where an id becomes part of a path.
+
+    def _place(self, session: str) -> Path:
+        if not ids.is_session_id(session):
+            raise NotFound("no session has such an id")
+        return self.top / session
+
+    def _file(self, session: str, checkpoint: str, suffix: str) -> Path:
+        if not ids.is_checkpoint_id(checkpoint):
+            raise NotFound("no checkpoint has such an id")
+        return self._place(session) / f"{checkpoint}{suffix}"
+
     def _object(self, session: str, sha: str) -> Path:
-        return self.top / session / _OBJECTS / sha
+        return self._content(session, _OBJECTS, sha)
 
     def _part(self, session: str, sha: str) -> Path:
-        return self.top / session / _PARTS / sha
+        return self._content(session, _PARTS, sha)
+
+    def _content(self, session: str, kind: str, sha: str) -> Path:
+        if not ids.is_digest(sha):
+            raise NotFound("no content has such a name")
+        return self._place(session) / kind / sha
 
 
 class Sink:

@@ -29,6 +29,7 @@ from holdfast.host.copies.trees import OUTBOX, Outbox
 from holdfast.host.lifecycle import prepare
 from holdfast.model import signing
 from holdfast.model.errors import HoldfastError, Impossible
+from holdfast.model.ids import is_session_id
 
 if TYPE_CHECKING:
     from holdfast.home import Home
@@ -244,7 +245,7 @@ class Sending:
     def sessions(self) -> list[str]:
         """Sessions with notes."""
         with contextlib.suppress(OSError):
-            return sorted(os.listdir(Path(self._home.state) / OUTBOX))
+            return sorted(filter(is_session_id, os.listdir(Path(self._home.state) / OUTBOX)))
         return []
 
     def forget(self, session: str) -> None:
@@ -255,7 +256,7 @@ class Sending:
         return self._maker.home
 
     def _note(self, session: str, name: str) -> Path:
-        return Path(self._home.state) / OUTBOX / session / name
+        return trees.place(self._home.state, session) / name
 
 
 class Packed(NamedTuple):

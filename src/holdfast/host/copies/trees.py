@@ -25,7 +25,8 @@ from holdfast.core.checkpoint.copies import (
     Root,
 )
 from holdfast.host.lifecycle.contained.disk import below, open_directory
-from holdfast.model.errors import Impossible
+from holdfast.model import ids
+from holdfast.model.errors import Impossible, NotFound
 
 _KINDS: Final = {
     stat.S_IFDIR: DIRECTORY,
@@ -49,7 +50,7 @@ class Outbox:
     """
 
     def __init__(self, state: str, session: str) -> None:
-        self.top = Path(state) / OUTBOX / session
+        self.top = place(state, session)
         self.objects = self.top / _OBJECTS
         for directory in (self.top.parent, self.top, self.objects):
             directory.mkdir(mode=0o700, exist_ok=True)
@@ -192,8 +193,15 @@ def _entry(path: str, kind: str, status: os.stat_result, size: int = 0, ref: str
     return Entry(path, kind, stat.S_IMODE(status.st_mode), *owner, status.st_mtime_ns, size, ref)
 
 
+def place(state: str, session: str) -> Path:
+    """The directory of a session in the outbox."""
+    if not ids.is_session_id(session):
+        raise NotFound("no session has such an id")
+    return Path(state) / OUTBOX / session
+
+
 def remove(state: str, session: str) -> None:
-    shutil.rmtree(Path(state) / OUTBOX / session, ignore_errors=True)
+    shutil.rmtree(place(state, session), ignore_errors=True)
 
 
 def lay_out(entries: Iterable[Entry], top: str, content: Callable[[str], Path]) -> None:
