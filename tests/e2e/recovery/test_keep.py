@@ -153,6 +153,45 @@ def test_r5_keep_commits_the_files_and_discards_the_other_branches(hf: Installat
     assert (place / "file").read_text() == "new\n"
 
 
+@pytest.fixture
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """An installation that forgets ended sessions at once."""
+    criu()
+    with installation(
+        tmp_path_factory.mktemp("forgets"), "[session]\nkeep_ended_s = 0.1\n"
+    ) as made:
+        yield made
+
+
+def test_r5_an_ended_branch_is_listed_and_can_be_kept_or_discarded(
+    forgetful: Installation,
+) -> None:
+    """However long ago it ended."""
+    fresh = forgetful
+    place = branched(fresh, "ends", 2)
+    says(fresh, "ends-1", "echo new > file")
+    for code, name in ((3, "ends-1"), (0, "ends-2")):
+        fresh.quick("send", name, f"exit {code}", "--enter")
+        fresh.cli("wait", name, "exit")
+    fresh.new("other", "--plain", "--", "true")
+
+    def forgotten() -> bool | None:
+        return "other" not in {one["name"] for one in fresh.ls("--all")} or None
+
+    eventually(forgotten, "an ended session to be forgotten")
+    listed = fresh.ok("branches", "ends", "--json").json
+    assert [(one["state"], one["exit_code"]) for one in listed] == [("ended", 3), ("ended", 0)]
+    assert "ended with 3" in fresh.ok("branches").out
+    refused = fresh.cli("forget", "ends-1")
+    assert refused.rc == 4 and "holdfast discard ends-1" in refused.err
+    assert len(diff(fresh, "ends-1")["files"]) == 1
+    said = fresh.ok("keep", "ends-1", "--json").json
+    assert said["done"] and [one["name"] for one in said["discarded"]] == ["ends-2"]
+    assert (place / "file").read_text() == "new\n"
+    fresh.ok("discard", "ends-1")
+    assert fresh.ok("branches", "--json").json == []
+
+
 def test_r5_keep_shows_conflicts_and_writes_nothing(hf: Installation) -> None:
     place = branched(hf, "clash", 2)
     says(hf, "clash-1", "echo branch > file; echo branch > same; rm gone; echo x > fresh")

@@ -136,6 +136,7 @@ def _shown(host: Host, fork: Stored, session: str) -> Branch:
         by=fork.by,
         frozen_ms=fork.frozen_ms,
         kept=one.kept or None,
+        exit_code=ended.exit_code if ended is not None and living is None else None,
     )
 
 
