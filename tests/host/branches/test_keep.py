@@ -14,62 +14,9 @@ import pytest
 
 from holdfast.host.branches import keep
 from holdfast.host.branches.branches import Branches, KeepWish
-from holdfast.host.branches.parts import own_layer
-from holdfast.host.branches.snapshot import Snapshot
-from holdfast.host.branches.store import FILES, Branch, Fork, Forks, Tree
 from holdfast.host.runtime.tasks import Tasks
 from holdfast.model.errors import Impossible, NotAllowed
-
-BRANCH, INSIDE = "branch", "/work"
-
-
-class Stage:
-    """A parent's directory, and a branch of it whose layer the test fills."""
-
-    def __init__(self, top: Path) -> None:
-        self.now = top / "now"
-        (self.now / "deep").mkdir(parents=True)
-        for name in ("file", "gone", "deep/a", "deep/b"):
-            (self.now / name).write_text(f"{name}\n")
-        self.forks = Forks(str(top))
-        fork = self.forks.begin()
-        base = self.forks.place(fork) / "base/0"
-        copy = Snapshot(str(self.now), str(base))
-        copy.first()
-        copy.finish()
-        tree = Tree(0, INSIDE, str(self.now), FILES, (str(base),))
-        self.fork = Fork(fork, 1.0, "ann", "p", "p", 1, 1, "", [tree], [Branch(BRANCH, "b")])
-        self.forks.commit(self.fork)
-        self.layers = self.forks.layers(fork, BRANCH)
-        self.upper = Path(own_layer(str(self.layers), tree), "upper")
-        self.upper.mkdir(parents=True)
-        self.upper.chmod(self.now.stat().st_mode)
-
-    def decide(self, take: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> keep.Decided:
-        decided = keep.decide(
-            self.fork,
-            str(self.layers),
-            [f"{INSIDE}/{one}" for one in take],
-            [f"{INSIDE}/{one}" for one in leave],
-        )
-        assert decided.conflicts == []
-        return decided
-
-    def stage(self, take: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> None:
-        keep.stage(self.forks, self.fork, BRANCH, self.decide(take, leave))
-
-    def apply(self) -> set[str]:
-        """Return the paths that were left."""
-        left = keep.apply(self.forks, self.fork).left
-        assert not [*self.now.rglob(f"{keep.TEMPORARY}*")]
-        assert not keep.pending(self.forks, self.fork)
-        return {one.path.removeprefix(f"{INSIDE}/") for one in left}
-
-    def removed(self, name: str) -> None:
-        """The branch removed an entry."""
-        path = self.upper / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.mknod(path, 0o20000, os.makedev(0, 0))
+from tests.support.recovery.kept_branch import BRANCH, INSIDE, Stage
 
 
 @pytest.fixture
@@ -224,6 +171,38 @@ def test_r5_a_resumed_keep_does_not_repeat_steps(
     (stage.now / "file").write_text("newer")
     assert stage.apply() == set()
     assert not (stage.now / "new").exists() and (stage.now / "file").read_text() == "newer"
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_r5_a_file_with_another_name_conflicts(stage: Stage, tmp_path: Path, outside: bool) -> None:
+    """Written anew, it would no longer be the same file as the other name."""
+    other = tmp_path / "outside" if outside else stage.now / "other"
+    os.link(stage.now / "file", other)
+    (stage.upper / "file").write_text("branch")
+    [conflict] = keep.decide(stage.fork, str(stage.layers), (), ()).conflicts
+    assert conflict.path == f"{INSIDE}/file" and "name of the same file" in conflict.why
+    stage.stage(take=("file",))
+    assert stage.apply() == set()
+    assert (stage.now / "file").read_text() == "branch" and other.read_text() == "file\n"
+
+
+def test_r5_names_of_one_file_in_the_branch_are_names_of_one_file_afterwards(
+    stage: Stage,
+) -> None:
+    (stage.upper / "a").write_text("branch")
+    (stage.upper / "deep").mkdir()
+    (stage.upper / "deep").chmod((stage.now / "deep").stat().st_mode)
+    os.link(stage.upper / "a", stage.upper / "deep/new")
+    old = stage.now / "file"  # copied up, and unchanged
+    (stage.upper / "file").write_text(old.read_text())
+    times = old.stat().st_atime_ns, old.stat().st_mtime_ns
+    os.utime(stage.upper / "file", ns=times)
+    (stage.upper / "file").chmod(old.stat().st_mode)
+    os.link(stage.upper / "file", stage.upper / "second")
+    stage.stage()
+    assert stage.apply() == set()
+    assert (stage.now / "a").samefile(stage.now / "deep/new")
+    assert (stage.now / "file").samefile(stage.now / "second")
 
 
 def test_a5_an_operator_whose_right_ended_while_files_were_read_does_not_commit(

@@ -25,13 +25,14 @@ import os
 import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from holdfast.core.branch import keeping
-from holdfast.core.branch.changes import DIRECTORY, FIFO, FILE, LINK, Entry
+from holdfast.core.branch.changes import DIRECTORY, FIFO, FILE, LINK, Entry, parents
 from holdfast.core.branch.keeping import REMOVE, Conflict, Plan
+from holdfast.host.branches import hard_links
 from holdfast.host.branches.difference import (
     Layers,
     check_absolute,
@@ -39,6 +40,7 @@ from holdfast.host.branches.difference import (
     layers_of,
     same_content,
 )
+from holdfast.host.branches.hard_links import content_of
 from holdfast.host.branches.snapshot import copy_content
 from holdfast.host.branches.store import FILES, Fork, Forks, sync
 from holdfast.host.branches.walk import identity, open_file, scan, scan_one
@@ -46,6 +48,7 @@ from holdfast.host.lifecycle.contained import removal
 from holdfast.host.lifecycle.contained.disk import open_directory
 from holdfast.host.processes.process import boot_id
 from holdfast.model.errors import Impossible, Refused
+from holdfast.model.printable import printable
 from holdfast.model.probe import probe
 
 KEEP: Final = "keep"
@@ -63,6 +66,7 @@ class Work:
 
     `staged`: the name of the content in `keep/`. `mtime`: in nanoseconds. `was`: the identity of
     the entry that the decision saw; empty if there was none. `inside`: the path in the session.
+    `linked`: another name of the same file, below the same top.
     """
 
     do: str
@@ -77,6 +81,7 @@ class Work:
     staged: str = ""
     was: str = ""
     inside: str = ""
+    linked: str = ""
 
 
 class Decided(NamedTuple):
@@ -137,7 +142,7 @@ def _plan(one: Layers, take: Collection[str], leave: Collection[str], seen: dict
 
     def equal(path: str, there: Entry, wanted: Entry) -> bool:
         with contextlib.suppress(OSError):
-            return same_content(open_file(source, path), one.open(path, wanted))
+            return same_content(lambda: open_file(source, path), lambda: one.open(path, wanted))
         return False
 
     def here(words: Collection[str]) -> set[str]:
@@ -148,10 +153,23 @@ def _plan(one: Layers, take: Collection[str], leave: Collection[str], seen: dict
             found |= {path for path in (*one.base, *one.after) if "/" not in path}
         return found
 
+    left = here(leave)
+    for path in one.closed:
+        if path not in left and not left.intersection(parents(path)):
+            raise _unreadable(f"{target.rstrip('/')}/{path}")
     if not os.path.isdir(source):
         raise Impossible(f"the directory {source} is gone", "make it again, or `diff` the branch")
     now = scan(source, seen=seen)  # before any comparison: a later change must show
-    return keeping.plan(one.changes(), one.base, now, equal, here(take), here(leave))
+    changes = one.changes()
+    tied = hard_links.separated(source, changes, seen)
+    return keeping.plan(changes, one.base, now, equal, here(take), left, tied)
+
+
+def _unreadable(inside: str) -> Impossible:
+    return Impossible(
+        f"{printable(inside)[:200]} of the branch cannot be read",
+        "change its mode in the branch, or leave it with `--leave`",
+    )
 
 
 # ---------------------------------------------------------------- stage
@@ -184,23 +202,23 @@ def _staged(place: Path, decided: Decided) -> Iterator[Work]:
     number = 0
     for (layers, plan), seen in zip(decided.plans, decided.seen, strict=True):
         top = layers.tree.source
+        others = hard_links.Names(layers.places[-1], (one.path for one in plan.steps), seen)
         for step in plan.steps:
             entry, was = step.after, seen.get(step.path, "")
             inside = f"{layers.tree.target.rstrip('/')}/{step.path}"
             if step.do == REMOVE or entry is None:
                 yield Work(REMOVE, top, step.path, was=was, inside=inside)
                 continue
-            staged = ""
+            staged = linked = ""
             try:
-                status = _status(layers, step.path, entry)
+                status = hard_links.status(layers.places[entry.layer], step.path)
                 if entry.kind == FILE:
+                    linked = others.other(step.path, status)
                     number += 1
                     staged = f"{number}"
                     _copy(layers.open(step.path, entry), place / staged)
             except PermissionError as e:
-                raise Impossible(
-                    f"{inside[:200]!a} of the branch cannot be read", "change its mode, or leave it"
-                ) from e
+                raise _unreadable(inside) from e
             yield Work(
                 step.do,
                 top,
@@ -214,6 +232,7 @@ def _staged(place: Path, decided: Decided) -> Iterator[Work]:
                 staged,
                 was,
                 inside,
+                linked,
             )
 
 
@@ -228,15 +247,6 @@ def _seen(top: str, path: str) -> str:
         return identity(os.stat(name, dir_fd=at, follow_symlinks=False))
     except FileNotFoundError:
         return ""
-    finally:
-        os.close(at)
-
-
-def _status(layers: Layers, path: str, entry: Entry) -> os.stat_result:
-    above, _, name = path.rpartition("/")
-    at = open_directory(f"{layers.places[entry.layer]}/{above}")
-    try:
-        return os.stat(name, dir_fd=at, follow_symlinks=False)
     finally:
         os.close(at)
 
@@ -379,8 +389,12 @@ def _is_done(one: Work, place: Path) -> bool:
     seen = _seen(one.top, one.path)
     if one.do == REMOVE or one.kind != FILE:
         return not seen if one.do == REMOVE else bool(seen) and _kind(one) == one.kind
+    return content_of(seen) == _content(one, place)
+
+
+def _content(one: Work, place: Path) -> str:
     size = (place / one.staged).stat().st_size
-    return seen.partition(":")[2] == f"{stat.S_IFREG | one.mode:o}:{size}:{one.mtime}"
+    return f"{stat.S_IFREG | one.mode:o}:{size}:{one.mtime}"
 
 
 def _kind(one: Work) -> str:
@@ -417,7 +431,7 @@ def _make(one: Work, place: Path) -> bool:
         fresh = _temporary(one)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(fresh, dir_fd=at)
-        if one.kind == FILE:
+        if one.kind == FILE and not _shared(one, place, at, fresh):
             with (
                 open(place / one.staged, "rb", buffering=0) as content,
                 open(os.open(fresh, _CREATE | os.O_EXCL, 0o600, dir_fd=at), "wb", 0) as copy,
@@ -441,6 +455,17 @@ def _make(one: Work, place: Path) -> bool:
             os.rmdir(name, dir_fd=at)
         os.rename(fresh, name, src_dir_fd=at, dst_dir_fd=at)
         return True
+
+
+def _shared(one: Work, place: Path, at: int, fresh: str) -> bool:
+    """Make the entry another name of a file that is there already."""
+    if not one.linked or content_of(_seen(one.top, one.linked)) != _content(one, place):
+        return False
+    other = replace(one, path=one.linked)
+    with contextlib.suppress(OSError), _above(other) as (above, name):
+        os.link(name, fresh, src_dir_fd=above, dst_dir_fd=at, follow_symlinks=False)
+        return True
+    return False
 
 
 def _linked(at: int, fresh: str, name: str) -> bool:
