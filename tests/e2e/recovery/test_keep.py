@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,35 @@ def test_r5_an_untouched_branch_took_no_act(hf: Installation) -> None:
     assert "it took 1 act;" in hf.ok("discard", "idle-2").out
     refused = hf.cli("fork", "idle", "-n", "0")
     assert refused.rc == 2 and "-n 0 is not a number of branches" in refused.err
+
+
+def test_r5_what_left_a_discarded_branch_is_listed_and_recorded(hf: Installation) -> None:
+    """A connection to the outside that is open at the end, and nothing leaves the branch later."""
+    place = hf.user / "leaves"
+    place.mkdir()
+    hf.ready("leaves", "--contained", "--net", "host", "--cwd", str(place))
+    hf.ok("fork", "leaves", "-n", "3")
+    with socket.create_server(("127.0.0.1", 0)) as outside:
+        port = outside.getsockname()[1]
+        for name in ("leaves-1", "leaves-2"):
+            says(
+                hf, name, f"exec 9<>/dev/tcp/127.0.0.1/{port}; trap 'echo last words >&9' EXIT HUP"
+            )
+        peers = [outside.accept()[0] for _ in range(2)]
+        [one] = hf.ok("discard", "leaves-1", "--json").json["left"]["connections"]
+        assert one["remote"] == f"127.0.0.1:{port}" and one["program"] == "bash"
+        second = hf.get("leaves-2")["id"]
+        [left] = hf.ok("keep", "leaves-3", "--json").json["discarded"]
+        assert left["id"] == second and left["acts"] == 1
+        assert [one["remote"] for one in left["connections"]] == [f"127.0.0.1:{port}"]
+        *_, written = [
+            one for one in hf.ok("log", "leaves-3", "--json").records if one["kind"] == "keep"
+        ]
+        assert list(written["facts"]["discarded"]) == [second]
+        for peer in peers:
+            peer.settimeout(60)
+            with peer:
+                assert peer.recv(100) == b""
 
 
 def test_t4_keep_is_not_led_out_of_the_directory(hf: Installation) -> None:

@@ -30,7 +30,7 @@ def test_r5_a_name_with_a_newline_adds_no_line_to_the_text(stage: Stage) -> None
     (stage.upper / name).write_text("branch\n")
     assert shown(stage)[name].text.splitlines()[:3] == [
         "--- /dev/null",
-        "+++ b/work/x\\n+++ b/etc/passwd",
+        f"+++ b{INSIDE}/x\\n+++ b/etc/passwd",
         "@@ -0,0 +1 @@",
     ]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from holdfast.core.branch.keeping import Conflict
 from holdfast.core.branch.preflight import Promise
@@ -17,7 +17,7 @@ from holdfast.host.branches import parts
 from holdfast.host.branches.difference import Difference, difference
 from holdfast.host.branches.fork import Engine, Made
 from holdfast.host.branches.store import Fork, Forks
-from holdfast.host.checkpoints import look
+from holdfast.host.checkpoints import look, restore
 from holdfast.host.checkpoints.dumping import plan_of
 from holdfast.host.connections import held
 from holdfast.host.processes import proc_scan
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.host.session.session import Session
 
 
+T = TypeVar("T")
 Allowed = Callable[[], None]
 STANDING: Final = ("halted", "fenced")  # states in which no program may run
 
@@ -186,7 +187,9 @@ class Branches:
             await halter.halt(execution(living))
             yield
         finally:
-            if living.state not in STANDING:  # nobody has stopped it meanwhile
+            if (
+                living.state not in STANDING and not living.ended.done()
+            ):  # nobody has stopped it meanwhile
                 await halter.resume(execution(living))
                 if living.state in STANDING:
                     await halter.halt(execution(living))
@@ -220,8 +223,13 @@ class Branches:
 
         return await session.looked(found)
 
-    async def discard(self, session: str, name: str, by: str) -> None:
-        """End a branch and remove its files."""
+    async def discard(
+        self, session: str, name: str, by: str, observe: Callable[[], Awaitable[T]]
+    ) -> T:
+        """End a branch and remove its files; return the result of `observe`, which comes before.
+
+        The branch stands still meanwhile and is killed then, so that nothing more leaves it.
+        """
         engine, fork = self._engine, self.of_branch(session, name)
         busy = engine.incarnations.checkpoints.busy
         if session in busy:
@@ -230,16 +238,24 @@ class Branches:
             raise Refused("a keep of this fork is under way", "wait until that is over")
         busy.add(session)
         try:
-            await self._discard(fork, session, by)
+            async with self._standing_still(fork, session):
+                found = await observe()
+                living = engine.sessions.get(session)
+                if living is not None:
+                    await self._kill(living, by)
+            await engine.incarnations.forget(session)
+            if await asyncio.to_thread(keeping.pending, self.forks, fork) == session:
+                await asyncio.to_thread(keeping.give_up, self.forks, fork)
+            await asyncio.to_thread(self.forks.discard, fork, session)
+            return found
         finally:
             busy.discard(session)
 
-    async def _discard(self, fork: Fork, session: str, by: str) -> None:
-        engine = self._engine
-        living = engine.sessions.get(session)
-        if living is not None:
-            await living.end(by, lambda: engine.halter.end(execution(living)))
-        await engine.incarnations.forget(session)
-        if await asyncio.to_thread(keeping.pending, self.forks, fork) == session:
-            await asyncio.to_thread(keeping.give_up, self.forks, fork)
-        await asyncio.to_thread(self.forks.discard, fork, session)
+    async def _kill(self, living: Session, by: str) -> None:
+        halter = self._engine.halter
+        living.event("session.end_asked", operator=by)
+        living.end_of.asked_for(by)
+        await halter.end(execution(living))
+        await asyncio.wait({living.ended}, timeout=restore.PATIENCE_S)
+        if not living.ended.done():
+            await living.end(by, lambda: halter.end(execution(living)))
