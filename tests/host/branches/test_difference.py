@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.host.branches import difference, keep, walk
+from holdfast.host.branches import apply as applying
+from holdfast.host.branches import difference, walk
 from holdfast.model.errors import Impossible
 from tests.support.recovery.kept_branch import INSIDE, Stage
 
@@ -71,7 +72,7 @@ def test_r5_a_file_that_cannot_be_read_is_named_and_not_kept(
     assert found["file"].why == "it cannot be read" and not found["file"].text
     with pytest.raises(Impossible, match=f"{INSIDE}/file of the branch cannot be read"):
         stage.stage()
-    assert not keep.pending(stage.forks, stage.fork)
+    assert not applying.pending(stage.forks, stage.fork)
     stage.stage(leave=("file", "new"))
     assert stage.apply() == set() and not (stage.now / "gone").exists()
 

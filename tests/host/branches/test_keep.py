@@ -12,11 +12,21 @@ from typing import Any
 
 import pytest
 
+from holdfast.host.branches import apply as applying
 from holdfast.host.branches import keep
 from holdfast.host.branches.branches import Branches, KeepWish
 from holdfast.host.runtime.tasks import Tasks
-from holdfast.model.errors import Impossible, NotAllowed
+from holdfast.model.errors import Impossible, NotAllowed, Refused
 from tests.support.recovery.kept_branch import BRANCH, INSIDE, Stage
+
+
+def branches(stage: Stage) -> Any:
+    """The branches of a host, of which none runs."""
+    one: Any = Branches.__new__(Branches)
+    incarnations = SimpleNamespace(checkpoints=SimpleNamespace(busy=set[str]()))
+    one._engine, one.forks = SimpleNamespace(sessions={}, incarnations=incarnations), stage.forks
+    one._keeping, one._keeps, one._promises = set[str](), Tasks(None), {}
+    return one
 
 
 @pytest.fixture
@@ -48,7 +58,7 @@ def test_r5_a_file_that_changes_while_its_content_is_copied_stays(
             (stage.now / "file").write_text("newer")
             (stage.now / "new").write_text("newer")
 
-    monkeypatch.setattr(keep, "probe", meanwhile)
+    monkeypatch.setattr(applying, "probe", meanwhile)
     assert stage.apply() == {"file", "new"}
     assert (stage.now / "file").read_text() == (stage.now / "new").read_text() == "newer"
 
@@ -139,10 +149,10 @@ def test_r5_a_keep_waits_for_free_disk_space_or_is_given_up(
         if name == "host.keep.written" and (stage.now / "file").read_text() == "branch":
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(keep, "probe", full)
+    monkeypatch.setattr(applying, "probe", full)
     with pytest.raises(Impossible, match="not over"):
-        keep.apply(stage.forks, stage.fork)
-    assert keep.pending(stage.forks, stage.fork) == BRANCH
+        applying.apply(stage.forks, stage.fork)
+    assert applying.pending(stage.forks, stage.fork) == BRANCH
     monkeypatch.undo()
     assert stage.apply() == set()
     assert (stage.now / "new").read_text() == "branch"
@@ -163,9 +173,9 @@ def test_r5_a_resumed_keep_does_not_repeat_steps(
         if name == "host.keep.applied":
             raise Dies
 
-    monkeypatch.setattr(keep, "probe", dies)
+    monkeypatch.setattr(applying, "probe", dies)
     with pytest.raises(Dies):
-        keep.apply(stage.forks, stage.fork)
+        applying.apply(stage.forks, stage.fork)
     monkeypatch.undo()
     (stage.now / "new").unlink()
     (stage.now / "file").write_text("newer")
@@ -209,26 +219,22 @@ def test_a5_an_operator_whose_right_ended_while_files_were_read_does_not_commit(
     stage: Stage,
 ) -> None:
     (stage.upper / "file").write_text("branch")
-    one: Any = Branches.__new__(Branches)
-    one._engine, one.forks = SimpleNamespace(sessions={}), stage.forks
-    one._keeping, one._keeps = set[str](), Tasks(None)
+    one = branches(stage)
 
     def allowed() -> None:
-        assert keep.pending(stage.forks, stage.fork), "everything is read"
+        assert applying.pending(stage.forks, stage.fork), "everything is read"
         raise NotAllowed("revoked", "ask")
 
     with pytest.raises(NotAllowed):
         asyncio.run(one.keep(stage.fork, BRANCH, KeepWish(), allowed, lambda step, done: None))
     assert (stage.now / "file").read_text() == "file\n"
-    assert not keep.pending(stage.forks, stage.fork) and not one._keeping
+    assert not applying.pending(stage.forks, stage.fork) and not one._keeping
 
 
 def test_r5_a_keep_goes_on_when_its_client_leaves(stage: Stage) -> None:
     """A second keep must not begin beside the first one's thread."""
     (stage.upper / "file").write_text("branch")
-    one: Any = Branches.__new__(Branches)
-    one._engine, one.forks = SimpleNamespace(sessions={}), stage.forks
-    one._keeping, one._keeps = set[str](), Tasks(None)
+    one = branches(stage)
 
     async def leaves() -> None:
         staged = asyncio.Event()
@@ -246,9 +252,40 @@ def test_r5_a_keep_goes_on_when_its_client_leaves(stage: Stage) -> None:
     assert (stage.now / "file").read_text() == "branch" and not one._keeping
 
 
+def test_r5_a_branch_that_is_being_saved_or_whose_parent_is_forked_is_not_kept(
+    stage: Stage,
+) -> None:
+    one = branches(stage)
+
+    def refused(match: str) -> None:
+        keeping = one.keep(stage.fork, BRANCH, KeepWish(), lambda: None, lambda step, done: None)
+        with pytest.raises(Refused, match=match):
+            asyncio.run(keeping)
+
+    one._engine.incarnations.checkpoints.busy.add(BRANCH)
+    refused("b is being saved or forked")
+    one._engine.incarnations.checkpoints.busy.clear()
+    one._promises[stage.fork.parent] = None
+    refused("p is being forked")
+
+
+def test_r5_two_keeps_in_one_directory_do_not_mix(stage: Stage) -> None:
+    """The first was interrupted with a file half written; the second gives it up."""
+    (stage.upper / "new").write_text("branch")
+    stage.stage()
+    [step] = applying.steps(stage.forks, stage.fork)
+    place = stage.forks.place(stage.fork.id) / keep.KEEP
+    half = stage.now / applying.temporary(step, place)
+    half.write_text("half")
+    assert stage.fork.id in half.name
+    applying.abandon(stage.forks, stage.fork)
+    assert not half.exists() and not applying.pending(stage.forks, stage.fork)
+    assert not (stage.now / "new").exists()
+
+
 def test_r5_the_interrupted_keep_of_a_discarded_branch_hinders_no_other(stage: Stage) -> None:
     (stage.upper / "file").write_text("branch")
     stage.stage()
-    assert keep.pending(stage.forks, stage.fork) == BRANCH
+    assert applying.pending(stage.forks, stage.fork) == BRANCH
     stage.fork.branch(BRANCH).gone = True
-    assert not keep.pending(stage.forks, stage.fork)
+    assert not applying.pending(stage.forks, stage.fork)

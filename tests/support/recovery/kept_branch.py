@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from holdfast.host.branches import apply as applying
 from holdfast.host.branches import keep
 from holdfast.host.branches.parts import own_layer
 from holdfast.host.branches.snapshot import Snapshot
@@ -50,9 +51,9 @@ class Stage:
 
     def apply(self) -> set[str]:
         """Return the paths that were left."""
-        left = keep.apply(self.forks, self.fork).left
-        assert not [*self.now.rglob(f"{keep.TEMPORARY}*")]
-        assert not keep.pending(self.forks, self.fork)
+        left = applying.apply(self.forks, self.fork).left
+        assert not [*self.now.rglob(f"{applying.TEMPORARY}*")]
+        assert not applying.pending(self.forks, self.fork)
         return {one.path.removeprefix(f"{INSIDE}/") for one in left}
 
     def removed(self, name: str) -> None:
