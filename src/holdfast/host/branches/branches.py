@@ -71,7 +71,8 @@ class Branches:
         forking.sweep(engine.home, self.forks, engine.descriptions)
 
     async def examine(self, session: Session, count: int) -> Preflight:
-        return await forking.examine_fork(self._engine, session, count, self._promises.values())
+        promised = self._promises.values()
+        return (await forking.examine_fork(self._engine, session, count, promised))[0]
 
     async def fork(self, session: Session, count: int, name: str, by: str, tell: Tell) -> Made:
         taken = {*self._engine.session_names().values(), *self._names}
