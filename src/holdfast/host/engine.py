@@ -409,11 +409,13 @@ class Engine:
         tell((one.end for one in (*self._observers, self.execgate)), session)
 
     def forget_old(self) -> None:
+        """Forgets old sessions. A branch stays: its files wait for `keep` or `discard`."""
         now = time.time()
         newest = sorted(self.ended.values(), key=lambda r: -(r.ended or 0))
         for n, record in enumerate(newest):
             old = n >= ENDED_KEPT_COUNT or now - (record.ended or 0) > self.settings.keep_ended_s
-            if old and record.state in ("ended", "reaped"):
+            over = old and record.state in ("ended", "reaped")
+            if over and self.branches.forks.of_branch(record.id) is None:
                 self.forget(record)
 
     def forget(self, record: SessionRow) -> None:

@@ -33,7 +33,8 @@ class Forked:
 class Branch:
     """A branch that was not discarded. `ref`: the end of the parent's record at the fork.
 
-    `kept`: when its files were committed to the parent's directories.
+    `kept`: when its files were committed to the parent's directories. `exit_code`: of an ended
+    branch.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Branch:
     by: str = ""
     frozen_ms: float = 0.0
     kept: float | None = None
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,45 @@ def test_r5_keep_commits_the_files_and_discards_the_other_branches(hf: Installat
     assert (place / "file").read_text() == "new\n"
 
 
+@pytest.fixture
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """An installation that forgets ended sessions at once."""
+    criu()
+    with installation(
+        tmp_path_factory.mktemp("forgets"), "[session]\nkeep_ended_s = 0.1\n"
+    ) as made:
+        yield made
+
+
+def test_r5_an_ended_branch_is_listed_and_can_be_kept_or_discarded(
+    forgetful: Installation,
+) -> None:
+    """However long ago it ended."""
+    fresh = forgetful
+    place = branched(fresh, "ends", 2)
+    says(fresh, "ends-1", "echo new > file")
+    for code, name in ((3, "ends-1"), (0, "ends-2")):
+        fresh.quick("send", name, f"exit {code}", "--enter")
+        fresh.cli("wait", name, "exit")
+    fresh.new("other", "--plain", "--", "true")
+
+    def forgotten() -> bool | None:
+        return "other" not in {one["name"] for one in fresh.ls("--all")} or None
+
+    eventually(forgotten, "an ended session to be forgotten")
+    listed = fresh.ok("branches", "ends", "--json").json
+    assert [(one["state"], one["exit_code"]) for one in listed] == [("ended", 3), ("ended", 0)]
+    assert "ended with 3" in fresh.ok("branches").out
+    refused = fresh.cli("forget", "ends-1")
+    assert refused.rc == 4 and "holdfast discard ends-1" in refused.err
+    assert len(diff(fresh, "ends-1")["files"]) == 1
+    said = fresh.ok("keep", "ends-1", "--json").json
+    assert said["done"] and [one["name"] for one in said["discarded"]] == ["ends-2"]
+    assert (place / "file").read_text() == "new\n"
+    fresh.ok("discard", "ends-1")
+    assert fresh.ok("branches", "--json").json == []
+
+
 def test_r5_keep_shows_conflicts_and_writes_nothing(hf: Installation) -> None:
     place = branched(hf, "clash", 2)
     says(hf, "clash-1", "echo branch > file; echo branch > same; rm gone; echo x > fresh")
@@ -201,6 +241,35 @@ def test_r5_an_untouched_branch_took_no_act(hf: Installation) -> None:
     assert "it took 1 act;" in hf.ok("discard", "idle-2").out
     refused = hf.cli("fork", "idle", "-n", "0")
     assert refused.rc == 2 and "-n 0 is not a number of branches" in refused.err
+
+
+def test_r5_what_left_a_discarded_branch_is_listed_and_recorded(hf: Installation) -> None:
+    """A connection to the outside that is open at the end, and nothing leaves the branch later."""
+    place = hf.user / "leaves"
+    place.mkdir()
+    hf.ready("leaves", "--contained", "--net", "host", "--cwd", str(place))
+    hf.ok("fork", "leaves", "-n", "3")
+    with socket.create_server(("127.0.0.1", 0)) as outside:
+        port = outside.getsockname()[1]
+        for name in ("leaves-1", "leaves-2"):
+            says(
+                hf, name, f"exec 9<>/dev/tcp/127.0.0.1/{port}; trap 'echo last words >&9' EXIT HUP"
+            )
+        peers = [outside.accept()[0] for _ in range(2)]
+        [one] = hf.ok("discard", "leaves-1", "--json").json["left"]["connections"]
+        assert one["remote"] == f"127.0.0.1:{port}" and one["program"] == "bash"
+        second = hf.get("leaves-2")["id"]
+        [left] = hf.ok("keep", "leaves-3", "--json").json["discarded"]
+        assert left["id"] == second and left["acts"] == 1
+        assert [one["remote"] for one in left["connections"]] == [f"127.0.0.1:{port}"]
+        *_, written = [
+            one for one in hf.ok("log", "leaves-3", "--json").records if one["kind"] == "keep"
+        ]
+        assert list(written["facts"]["discarded"]) == [second]
+        for peer in peers:
+            peer.settimeout(60)
+            with peer:
+                assert peer.recv(100) == b""
 
 
 def test_t4_keep_is_not_led_out_of_the_directory(hf: Installation) -> None:

@@ -12,64 +12,21 @@ from typing import Any
 
 import pytest
 
+from holdfast.host.branches import apply as applying
 from holdfast.host.branches import keep
 from holdfast.host.branches.branches import Branches, KeepWish
-from holdfast.host.branches.parts import own_layer
-from holdfast.host.branches.snapshot import Snapshot
-from holdfast.host.branches.store import FILES, Branch, Fork, Forks, Tree
 from holdfast.host.runtime.tasks import Tasks
-from holdfast.model.errors import Impossible, NotAllowed
+from holdfast.model.errors import Impossible, NotAllowed, Refused
+from tests.support.recovery.kept_branch import BRANCH, INSIDE, Stage
 
-BRANCH, INSIDE = "branch", "/work"
 
-
-class Stage:
-    """A parent's directory, and a branch of it whose layer the test fills."""
-
-    def __init__(self, top: Path) -> None:
-        self.now = top / "now"
-        (self.now / "deep").mkdir(parents=True)
-        for name in ("file", "gone", "deep/a", "deep/b"):
-            (self.now / name).write_text(f"{name}\n")
-        self.forks = Forks(str(top))
-        fork = self.forks.begin()
-        base = self.forks.place(fork) / "base/0"
-        copy = Snapshot(str(self.now), str(base))
-        copy.first()
-        copy.finish()
-        tree = Tree(0, INSIDE, str(self.now), FILES, (str(base),))
-        self.fork = Fork(fork, 1.0, "ann", "p", "p", 1, 1, "", [tree], [Branch(BRANCH, "b")])
-        self.forks.commit(self.fork)
-        self.layers = self.forks.layers(fork, BRANCH)
-        self.upper = Path(own_layer(str(self.layers), tree), "upper")
-        self.upper.mkdir(parents=True)
-        self.upper.chmod(self.now.stat().st_mode)
-
-    def decide(self, take: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> keep.Decided:
-        decided = keep.decide(
-            self.fork,
-            str(self.layers),
-            [f"{INSIDE}/{one}" for one in take],
-            [f"{INSIDE}/{one}" for one in leave],
-        )
-        assert decided.conflicts == []
-        return decided
-
-    def stage(self, take: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> None:
-        keep.stage(self.forks, self.fork, BRANCH, self.decide(take, leave))
-
-    def apply(self) -> set[str]:
-        """Return the paths that were left."""
-        left = keep.apply(self.forks, self.fork).left
-        assert not [*self.now.rglob(f"{keep.TEMPORARY}*")]
-        assert not keep.pending(self.forks, self.fork)
-        return {one.path.removeprefix(f"{INSIDE}/") for one in left}
-
-    def removed(self, name: str) -> None:
-        """The branch removed an entry."""
-        path = self.upper / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.mknod(path, 0o20000, os.makedev(0, 0))
+def branches(stage: Stage) -> Any:
+    """The branches of a host, of which none runs."""
+    one: Any = Branches.__new__(Branches)
+    incarnations = SimpleNamespace(checkpoints=SimpleNamespace(busy=set[str]()))
+    one._engine, one.forks = SimpleNamespace(sessions={}, incarnations=incarnations), stage.forks
+    one._keeping, one._keeps, one._promises = set[str](), Tasks(None), {}
+    return one
 
 
 @pytest.fixture
@@ -101,7 +58,7 @@ def test_r5_a_file_that_changes_while_its_content_is_copied_stays(
             (stage.now / "file").write_text("newer")
             (stage.now / "new").write_text("newer")
 
-    monkeypatch.setattr(keep, "probe", meanwhile)
+    monkeypatch.setattr(applying, "probe", meanwhile)
     assert stage.apply() == {"file", "new"}
     assert (stage.now / "file").read_text() == (stage.now / "new").read_text() == "newer"
 
@@ -192,10 +149,10 @@ def test_r5_a_keep_waits_for_free_disk_space_or_is_given_up(
         if name == "host.keep.written" and (stage.now / "file").read_text() == "branch":
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(keep, "probe", full)
+    monkeypatch.setattr(applying, "probe", full)
     with pytest.raises(Impossible, match="not over"):
-        keep.apply(stage.forks, stage.fork)
-    assert keep.pending(stage.forks, stage.fork) == BRANCH
+        applying.apply(stage.forks, stage.fork)
+    assert applying.pending(stage.forks, stage.fork) == BRANCH
     monkeypatch.undo()
     assert stage.apply() == set()
     assert (stage.now / "new").read_text() == "branch"
@@ -216,9 +173,9 @@ def test_r5_a_resumed_keep_does_not_repeat_steps(
         if name == "host.keep.applied":
             raise Dies
 
-    monkeypatch.setattr(keep, "probe", dies)
+    monkeypatch.setattr(applying, "probe", dies)
     with pytest.raises(Dies):
-        keep.apply(stage.forks, stage.fork)
+        applying.apply(stage.forks, stage.fork)
     monkeypatch.undo()
     (stage.now / "new").unlink()
     (stage.now / "file").write_text("newer")
@@ -226,30 +183,58 @@ def test_r5_a_resumed_keep_does_not_repeat_steps(
     assert not (stage.now / "new").exists() and (stage.now / "file").read_text() == "newer"
 
 
+@pytest.mark.parametrize("outside", [False, True])
+def test_r5_a_file_with_another_name_conflicts(stage: Stage, tmp_path: Path, outside: bool) -> None:
+    """Written anew, it would no longer be the same file as the other name."""
+    other = tmp_path / "outside" if outside else stage.now / "other"
+    os.link(stage.now / "file", other)
+    (stage.upper / "file").write_text("branch")
+    [conflict] = keep.decide(stage.fork, str(stage.layers), (), ()).conflicts
+    assert conflict.path == f"{INSIDE}/file" and "name of the same file" in conflict.why
+    stage.stage(take=("file",))
+    assert stage.apply() == set()
+    assert (stage.now / "file").read_text() == "branch" and other.read_text() == "file\n"
+
+
+def test_r5_names_of_one_file_in_the_branch_are_names_of_one_file_afterwards(
+    stage: Stage,
+) -> None:
+    (stage.upper / "a").write_text("branch")
+    (stage.upper / "deep").mkdir()
+    (stage.upper / "deep").chmod((stage.now / "deep").stat().st_mode)
+    os.link(stage.upper / "a", stage.upper / "deep/new")
+    old = stage.now / "file"  # copied up, and unchanged
+    (stage.upper / "file").write_text(old.read_text())
+    times = old.stat().st_atime_ns, old.stat().st_mtime_ns
+    os.utime(stage.upper / "file", ns=times)
+    (stage.upper / "file").chmod(old.stat().st_mode)
+    os.link(stage.upper / "file", stage.upper / "second")
+    stage.stage()
+    assert stage.apply() == set()
+    assert (stage.now / "a").samefile(stage.now / "deep/new")
+    assert (stage.now / "file").samefile(stage.now / "second")
+
+
 def test_a5_an_operator_whose_right_ended_while_files_were_read_does_not_commit(
     stage: Stage,
 ) -> None:
     (stage.upper / "file").write_text("branch")
-    one: Any = Branches.__new__(Branches)
-    one._engine, one.forks = SimpleNamespace(sessions={}), stage.forks
-    one._keeping, one._keeps = set[str](), Tasks(None)
+    one = branches(stage)
 
     def allowed() -> None:
-        assert keep.pending(stage.forks, stage.fork), "everything is read"
+        assert applying.pending(stage.forks, stage.fork), "everything is read"
         raise NotAllowed("revoked", "ask")
 
     with pytest.raises(NotAllowed):
         asyncio.run(one.keep(stage.fork, BRANCH, KeepWish(), allowed, lambda step, done: None))
     assert (stage.now / "file").read_text() == "file\n"
-    assert not keep.pending(stage.forks, stage.fork) and not one._keeping
+    assert not applying.pending(stage.forks, stage.fork) and not one._keeping
 
 
 def test_r5_a_keep_goes_on_when_its_client_leaves(stage: Stage) -> None:
     """A second keep must not begin beside the first one's thread."""
     (stage.upper / "file").write_text("branch")
-    one: Any = Branches.__new__(Branches)
-    one._engine, one.forks = SimpleNamespace(sessions={}), stage.forks
-    one._keeping, one._keeps = set[str](), Tasks(None)
+    one = branches(stage)
 
     async def leaves() -> None:
         staged = asyncio.Event()
@@ -267,9 +252,40 @@ def test_r5_a_keep_goes_on_when_its_client_leaves(stage: Stage) -> None:
     assert (stage.now / "file").read_text() == "branch" and not one._keeping
 
 
+def test_r5_a_branch_that_is_being_saved_or_whose_parent_is_forked_is_not_kept(
+    stage: Stage,
+) -> None:
+    one = branches(stage)
+
+    def refused(match: str) -> None:
+        keeping = one.keep(stage.fork, BRANCH, KeepWish(), lambda: None, lambda step, done: None)
+        with pytest.raises(Refused, match=match):
+            asyncio.run(keeping)
+
+    one._engine.incarnations.checkpoints.busy.add(BRANCH)
+    refused("b is being saved or forked")
+    one._engine.incarnations.checkpoints.busy.clear()
+    one._promises[stage.fork.parent] = None
+    refused("p is being forked")
+
+
+def test_r5_two_keeps_in_one_directory_do_not_mix(stage: Stage) -> None:
+    """The first was interrupted with a file half written; the second gives it up."""
+    (stage.upper / "new").write_text("branch")
+    stage.stage()
+    [step] = applying.steps(stage.forks, stage.fork)
+    place = stage.forks.place(stage.fork.id) / keep.KEEP
+    half = stage.now / applying.temporary(step, place)
+    half.write_text("half")
+    assert stage.fork.id in half.name
+    applying.abandon(stage.forks, stage.fork)
+    assert not half.exists() and not applying.pending(stage.forks, stage.fork)
+    assert not (stage.now / "new").exists()
+
+
 def test_r5_the_interrupted_keep_of_a_discarded_branch_hinders_no_other(stage: Stage) -> None:
     (stage.upper / "file").write_text("branch")
     stage.stage()
-    assert keep.pending(stage.forks, stage.fork) == BRANCH
+    assert applying.pending(stage.forks, stage.fork) == BRANCH
     stage.fork.branch(BRANCH).gone = True
-    assert not keep.pending(stage.forks, stage.fork)
+    assert not applying.pending(stage.forks, stage.fork)

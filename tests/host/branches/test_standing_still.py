@@ -51,7 +51,7 @@ FORK = SimpleNamespace(id="fk-1")
 
 def made(monkeypatch: pytest.MonkeyPatch, during: str = "") -> tuple[Any, SimpleNamespace, Halter]:
     monkeypatch.setattr(branches, "execution", lambda session: session)
-    session = SimpleNamespace(state="live")
+    session = SimpleNamespace(state="live", ended=SimpleNamespace(done=lambda: False))
     halter = Halter(session, during)
     one: Any = Branches.__new__(Branches)
     one._engine = SimpleNamespace(sessions={"a": session}, halter=halter)
@@ -131,5 +131,9 @@ def test_r5_a_branch_is_not_discarded_while_a_keep_of_its_fork_is_under_way() ->
     one._engine = SimpleNamespace(incarnations=SimpleNamespace(checkpoints=checkpoints))
     one.forks = SimpleNamespace(found=lambda session, name: SimpleNamespace(id="fk-1"))
     one._keeping = {"fk-1"}
+
+    async def nothing() -> None:
+        raise AssertionError("nothing is observed")
+
     with pytest.raises(Refused, match="keep"):
-        asyncio.run(one.discard("a", "work-1", "ann"))
+        asyncio.run(one.discard("a", "work-1", "ann", nothing))

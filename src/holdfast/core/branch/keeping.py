@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from holdfast.core.branch.changes import (
@@ -74,8 +75,12 @@ def plan(
     equal: Equal,
     take: Collection[str] = (),
     leave: Collection[str] = (),
+    tied: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
-    """`base`: the state at the fork. `now`: the directory as it is. Renames must be split."""
+    """`base`: the state at the fork. `now`: the directory as it is. Renames must be split.
+
+    `tied`: further paths that conflict, with the reasons.
+    """
     steps, conflicts = dict[str, Step](), list[Conflict]()
     done, left = list[str](), list[str]()
     listed, within = [*changes], _Within(now)
@@ -94,7 +99,7 @@ def plan(
             conflicts.append(Conflict(one.path, f"{stays} is in it, which is to be left"))
             continue
         fresh = [path for path in goes if path not in removed]
-        why = _against(one, now, equal, blocked, fresh)
+        why = _against(one, now, equal, blocked, fresh) or tied.get(one.path, "")
         if why and not _named(one.path, take):
             conflicts.append(Conflict(one.path, why))
             continue

@@ -53,7 +53,8 @@ class Branches:
 
 @message
 class Branch:
-    """A branch. `state`: of the session; `ended` if it is not known any more.
+    """A branch. `state`: of the session; `ended` if it is not known any more. `exit_code`: of an
+    ended one, if it is known.
 
     `parent`: the session that was forked, at this point of its record (`ref`). `kept`: when its
     files were committed to the parent's directory; null if not.
@@ -70,6 +71,7 @@ class Branch:
     by: str
     frozen_ms: float
     kept: float | None
+    exit_code: int | None
 
 
 @message

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from holdfast.core.branch.keeping import Conflict
 from holdfast.core.branch.preflight import Promise
 from holdfast.core.checkpoint.preflight import Preflight
 from holdfast.core.session import connections
+from holdfast.host.branches import apply as applying
 from holdfast.host.branches import fork as forking
 from holdfast.host.branches import keep as keeping
 from holdfast.host.branches import parts
 from holdfast.host.branches.difference import Difference, difference
 from holdfast.host.branches.fork import Engine, Made
-from holdfast.host.branches.store import Fork, Forks
-from holdfast.host.checkpoints import look
+from holdfast.host.branches.store import Branch, Fork, Forks
+from holdfast.host.checkpoints import look, restore
 from holdfast.host.checkpoints.dumping import plan_of
 from holdfast.host.connections import held
+from holdfast.host.lifecycle.names import check_new
 from holdfast.host.processes import proc_scan
 from holdfast.host.processes.halt import execution
 from holdfast.host.runtime.tasks import Tasks
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.host.session.session import Session
 
 
+T = TypeVar("T")
 Allowed = Callable[[], None]
 STANDING: Final = ("halted", "fenced")  # states in which no program may run
 
@@ -68,13 +71,18 @@ class Branches:
         forking.sweep(engine.home, self.forks, engine.descriptions)
 
     async def examine(self, session: Session, count: int) -> Preflight:
-        return await forking.examine_fork(self._engine, session, count, self._promises.values())
+        promised = self._promises.values()
+        return (await forking.examine_fork(self._engine, session, count, promised))[0]
 
     async def fork(self, session: Session, count: int, name: str, by: str, tell: Tell) -> Made:
         taken = {*self._engine.session_names().values(), *self._names}
         wanted = forking.branch_names(count, name, session.name, taken)
+        for one in wanted:
+            check_new(one, (*self._engine.session_names(), *self._engine.ended))
         if clash := next((one for one in wanted if one in taken), ""):
             raise Refused(f"a session named {clash} runs already", "choose another --name")
+        if any(one.parent == session.id and one.id in self._keeping for one in self.forks.all()):
+            raise Refused(f"a keep writes to the files of {session.name}", "wait until it is over")
         self._names |= {*wanted}
         try:
             return await forking.fork(
@@ -124,6 +132,8 @@ class Branches:
         """
         if fork.id in self._keeping:
             raise Refused("another keep of this fork is under way", "wait until that is over")
+        if fork.parent in self._promises:
+            raise Refused(f"{fork.parent_name} is being forked", "wait until that is over")
         self._keeping.add(fork.id)
         keep = self._keep(fork, session, wish, allowed, tell)
         return await asyncio.shield(self._keeps.spawn(keep))
@@ -139,7 +149,7 @@ class Branches:
     async def _keep_now(
         self, fork: Fork, session: str, wish: KeepWish, allowed: Allowed, tell: Tell
     ) -> Outcome:
-        begun = await asyncio.to_thread(keeping.pending, self.forks, fork)
+        begun = await asyncio.to_thread(applying.pending, self.forks, fork)
         if begun and begun != session:
             other = fork.branch(begun).name
             raise Refused(
@@ -151,7 +161,7 @@ class Branches:
             done = await self._apply(fork, tell)
             return Outcome(True, done.steps, done.left, [], True)
         layers = str(self.forks.layers(fork.id, session))
-        async with self._standing_still(fork, session):
+        async with self._alone(fork.branch(session)), self._standing_still(fork, session):
             made = await asyncio.to_thread(keeping.decide, fork, layers, wish.take, wish.leave)
             if made.conflicts or wish.check:
                 return Outcome(False, made.steps, made.conflicts, made.left)
@@ -160,19 +170,19 @@ class Branches:
         try:
             allowed()
         except HoldfastError:
-            await asyncio.to_thread(keeping.give_up, self.forks, fork)
+            await asyncio.to_thread(applying.give_up, self.forks, fork)
             raise
         tell("staged", 0)
         done = await self._apply(fork, tell)
         return Outcome(True, done.steps, done.left, made.left)
 
-    async def _apply(self, fork: Fork, tell: Tell) -> keeping.Applied:
+    async def _apply(self, fork: Fork, tell: Tell) -> applying.Applied:
         loop = asyncio.get_running_loop()
 
         def told(done: int) -> None:
             loop.call_soon_threadsafe(tell, "written", done)
 
-        return await asyncio.to_thread(keeping.apply, self.forks, fork, told)
+        return await asyncio.to_thread(applying.apply, self.forks, fork, told)
 
     @contextlib.asynccontextmanager
     async def _standing_still(self, fork: Fork, session: str) -> AsyncIterator[None]:
@@ -186,7 +196,9 @@ class Branches:
             await halter.halt(execution(living))
             yield
         finally:
-            if living.state not in STANDING:  # nobody has stopped it meanwhile
+            if (
+                living.state not in STANDING and not living.ended.done()
+            ):  # nobody has stopped it meanwhile
                 await halter.resume(execution(living))
                 if living.state in STANDING:
                     await halter.halt(execution(living))
@@ -220,26 +232,45 @@ class Branches:
 
         return await session.looked(found)
 
-    async def discard(self, session: str, name: str, by: str) -> None:
-        """End a branch and remove its files."""
+    async def discard(
+        self, session: str, name: str, by: str, observe: Callable[[], Awaitable[T]]
+    ) -> T:
+        """End a branch and remove its files; return the result of `observe`, which comes before.
+
+        The branch stands still meanwhile and is killed then, so that nothing more leaves it.
+        """
         engine, fork = self._engine, self.of_branch(session, name)
-        busy = engine.incarnations.checkpoints.busy
-        if session in busy:
-            raise Refused(f"{name} is being saved or forked", "wait until that is over")
         if fork.id in self._keeping:
             raise Refused("a keep of this fork is under way", "wait until that is over")
-        busy.add(session)
-        try:
-            await self._discard(fork, session, by)
-        finally:
-            busy.discard(session)
+        async with self._alone(fork.branch(session)):
+            async with self._standing_still(fork, session):
+                found = await observe()
+                living = engine.sessions.get(session)
+                if living is not None:
+                    await self._kill(living, by)
+            await engine.incarnations.forget(session)
+            if await asyncio.to_thread(applying.pending, self.forks, fork) == session:
+                await asyncio.to_thread(applying.abandon, self.forks, fork)
+            await asyncio.to_thread(self.forks.discard, fork, session)
+            return found
 
-    async def _discard(self, fork: Fork, session: str, by: str) -> None:
-        engine = self._engine
-        living = engine.sessions.get(session)
-        if living is not None:
-            await living.end(by, lambda: engine.halter.end(execution(living)))
-        await engine.incarnations.forget(session)
-        if await asyncio.to_thread(keeping.pending, self.forks, fork) == session:
-            await asyncio.to_thread(keeping.give_up, self.forks, fork)
-        await asyncio.to_thread(self.forks.discard, fork, session)
+    @contextlib.asynccontextmanager
+    async def _alone(self, branch: Branch) -> AsyncIterator[None]:
+        """No save, fork or restore of the branch begins meanwhile."""
+        busy = self._engine.incarnations.checkpoints.busy
+        if branch.id in busy:
+            raise Refused(f"{branch.name} is being saved or forked", "wait until that is over")
+        busy.add(branch.id)
+        try:
+            yield
+        finally:
+            busy.discard(branch.id)
+
+    async def _kill(self, living: Session, by: str) -> None:
+        halter = self._engine.halter
+        living.event("session.end_asked", operator=by)
+        living.end_of.asked_for(by)
+        await halter.end(execution(living))
+        await asyncio.wait({living.ended}, timeout=restore.PATIENCE_S)
+        if not living.ended.done():
+            await living.end(by, lambda: halter.end(execution(living)))

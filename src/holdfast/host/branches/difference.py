@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from holdfast.core.branch.changes import FILE, Change, Entry, compare, over, with_renames
@@ -13,6 +12,7 @@ from holdfast.host.branches.parts import own_layer
 from holdfast.host.branches.store import FILES, Fork, Tree
 from holdfast.host.branches.walk import open_file, scan
 from holdfast.model.errors import NotFound, Usage
+from holdfast.model.printable import printable
 
 CHANGES_MAX: Final = 2_000  # in one answer
 TEXT_BYTES_MAX: Final = 128 << 10  # of a file that is shown as text
@@ -46,7 +46,10 @@ class Layers:
         """`layers`: the branch's own."""
         self.tree = tree
         self.places = [*reversed(tree.below), f"{own_layer(layers, tree)}/upper"]
-        states = [scan(place, number) for number, place in enumerate(self.places)]
+        self.closed = list[str]()  # directories of the branch that cannot be read
+        below, own = self.places[:-1], self.places[-1]
+        states = [scan(place, number) for number, place in enumerate(below)]
+        states.append(scan(own, len(below), closed=self.closed))
         self.base: Mapping[str, Entry] = states[0]
         for one in states[1:-1]:
             self.base = over(self.base, one)
@@ -59,11 +62,15 @@ class Layers:
         return open_file(self.places[entry.layer], path)
 
     def same(self, path: str, old: Entry, new: Entry) -> bool:
-        return same_content(self.open(path, old), self.open(path, new))
+        return same_content(lambda: self.open(path, old), lambda: self.open(path, new))
 
     def content(self, path: str, entry: Entry) -> str:
         digest = hashlib.sha256()
-        with open(self.open(path, entry), "rb", buffering=0) as f:
+        try:
+            content = self.open(path, entry)
+        except PermissionError:
+            return f"unknown: {entry.layer}/{path}"
+        with open(content, "rb", buffering=0) as f:
             while piece := f.read(_PIECE_BYTES):
                 digest.update(piece)
         return digest.hexdigest()
@@ -73,15 +80,18 @@ class Layers:
             return f.read(TEXT_BYTES_MAX + 1)
 
 
-def same_content(one: int, other: int) -> bool:
-    """Compare two open files and close them."""
-    with open(one, "rb", buffering=0) as a, open(other, "rb", buffering=0) as b:
-        while True:
-            piece = a.read(_PIECE_BYTES)
-            if piece != b.read(_PIECE_BYTES):
-                return False
-            if not piece:
-                return True
+def same_content(one: Callable[[], int], other: Callable[[], int]) -> bool:
+    """Compare two files, which the functions open; False if one cannot be read."""
+    try:
+        with open(one(), "rb", buffering=0) as a, open(other(), "rb", buffering=0) as b:
+            while True:
+                piece = a.read(_PIECE_BYTES)
+                if piece != b.read(_PIECE_BYTES):
+                    return False
+                if not piece:
+                    return True
+    except PermissionError:
+        return False
 
 
 def layers_of(fork: Fork, layers: str, role: str = "") -> Iterator[Layers]:
@@ -133,14 +143,18 @@ def check_matched(words: Iterable[str], changed: Collection[str]) -> None:
 
 def _text(one: Layers, change: Change, path: str, room: int) -> tuple[str, str]:
     old, new = change.before, change.after
+    if change.path in one.closed:
+        return "", "its entries cannot be read"
     if change.source or not any(e is not None and e.kind == FILE for e in (old, new)):
         return "", ""
     contents = []
     for entry in (old, new):
         data = b""
         if entry is not None and entry.kind == FILE:
-            with contextlib.suppress(OSError):
+            try:
                 data = one.read(change.path, entry)
+            except OSError:
+                return "", "it cannot be read"
         if len(data) > TEXT_BYTES_MAX:
             return "", f"larger than {TEXT_BYTES_MAX >> 10} KiB"
         contents.append(data)
@@ -152,7 +166,11 @@ def _text(one: Layers, change: Change, path: str, room: int) -> tuple[str, str]:
         return "", "binary"
     if max(len(before), len(after)) > LINES_MAX:
         return "", f"more than {LINES_MAX} lines"
-    names = ("/dev/null" if old is None else f"a{path}", "/dev/null" if new is None else f"b{path}")
+    shown = printable(path)  # a newline would look like a line of the text
+    names = (
+        "/dev/null" if old is None else f"a{shown}",
+        "/dev/null" if new is None else f"b{shown}",
+    )
     lines = difflib.unified_diff(before, after, *names)
     text = "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines

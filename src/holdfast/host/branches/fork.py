@@ -130,13 +130,16 @@ class Made(NamedTuple):
 
 
 async def examine_fork(
-    engine: Engine, session: Session, count: int, promised: Collection[Promise] = ()
-) -> Preflight:
-    """Run the preflight; nothing stops and no file is written. `promised`: to other forks."""
+    engine: Engine, session: Session, count: int, promised: Collection[Promise]
+) -> tuple[Preflight, Promise]:
+    """Run the preflight; nothing stops and no file is written.
+
+    `promised`: what other forks will use. The second result: what this fork would use.
+    """
     found = await examine(engine.incarnations.checkpoints, session)
     plan = plan_of(session)
     if plan is None or plan.containment is None:
-        return found
+        return found, Promise(count, 0, 0)
     own_network = plan.containment.net != NET_HOST
     got = parts.of(engine.home, session.id, plan.containment.mounts, _private(engine, session.id))
 
@@ -149,7 +152,8 @@ async def examine_fork(
         return made._replace(halted=session.state == "halted")
 
     wish = await session.looked(facts)  # what is promised from here on counts too
-    return rules.judge(found, rules.beside(wish, promised))
+    uses = Promise(count, found.bytes * count, found.bytes + wish.bytes)
+    return rules.judge(found, rules.beside(wish, promised)), uses
 
 
 def _private(engine: Engine, session: str) -> list[str]:
@@ -172,14 +176,14 @@ async def fork(
         raise Refused(f"{session.name} is being saved or forked", "wait until that is over")
     busy.add(session.id)
     try:
-        found = await examine_fork(engine, session, len(wanted), promises.values())
+        found, uses = await examine_fork(engine, session, len(wanted), promises.values())
         if not found.possible:
             raise Impossible(
                 f"{session.name} cannot be forked: {'; '.join(found.blockers)}",
                 f"`holdfast fork {session.name} --check` shows the same",
             )
-        promises[session.id] = Promise(len(wanted), found.bytes * len(wanted), found.bytes)
-        return await _Forking(engine, forks, session, wanted, by, tell, found).run()
+        promises[session.id] = uses
+        return await _Forking(engine, forks, session, wanted, by, tell, found, uses.memory).run()
     finally:
         promises.pop(session.id, None)
         busy.discard(session.id)
@@ -195,11 +199,14 @@ class _Forking:
         by: str,
         tell: Tell,
         found: Preflight,
+        memory: int,
     ) -> None:
+        """`memory`: of all branches together."""
         plan = plan_of(session)
         assert plan is not None and plan.containment is not None
         self.engine, self.forks, self.session, self.by = engine, forks, session, by
         self.tell, self.found, self.plan, self.containment = tell, found, plan, plan.containment
+        self.memory = memory
         self.parts: Parts = parts.of(
             engine.home, session.id, self.containment.mounts, _private(engine, session.id)
         )
@@ -328,7 +335,8 @@ class _Forking:
         await self.engine.journal.settled()
         tool = await asyncio.to_thread(criu.find, self.engine.incarnations.checkpoints.criu)
         scratch = self.engine.incarnations.checkpoints.scratch
-        size = self.found.bytes * (1 + len(self.fork.branches)) // 2  # each one needs memory too
+        images = self.memory // len(self.fork.branches)
+        size = (images + self.memory) // 2  # each branch needs memory too, not only one restore
         self.images = await asyncio.to_thread(scratch.make, self.fork.id, size)
         made = await dump(
             session, self.engine.halter, tool, self.images, self.tell, still=self._still

@@ -33,8 +33,11 @@ class Found(NamedTuple):
         return os.open(self.name, _READ, dir_fd=self.at)
 
 
-def walk(top: str) -> Iterator[Found]:
-    """Every entry below the top, a directory before its entries. Unreadable ones are left out."""
+def walk(top: str, closed: list[str] | None = None) -> Iterator[Found]:
+    """Every entry below the top, a directory before its entries.
+
+    The entries of an unreadable directory are left out; `closed` gets the path of the directory.
+    """
     root, waiting = open_directory(top), [""]
     try:
         while waiting:
@@ -42,13 +45,16 @@ def walk(top: str) -> Iterator[Found]:
             try:
                 at = below(root, above)
             except OSError:
-                continue
+                continue  # without the right to search; or it is gone
             try:
                 for name, status in _listed(at):
                     path = f"{above}/{name}" if above else name
                     yield Found(at, name, path, status)
                     if stat.S_ISDIR(status.st_mode):
                         waiting.append(path)
+            except PermissionError:
+                if closed is not None:
+                    closed.append(above)
             finally:
                 os.close(at)
     finally:
@@ -58,6 +64,8 @@ def walk(top: str) -> Iterator[Found]:
 def _listed(at: int) -> Iterator[tuple[str, os.stat_result]]:
     try:
         readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
+    except PermissionError:
+        raise
     except OSError:
         return
     try:
@@ -79,13 +87,18 @@ def open_file(top: str, path: str) -> int:
         os.close(at)
 
 
-def scan(top: str, layer: int = 0, seen: dict[str, str] | None = None) -> dict[str, Entry]:
+def scan(
+    top: str,
+    layer: int = 0,
+    seen: dict[str, str] | None = None,
+    closed: list[str] | None = None,
+) -> dict[str, Entry]:
     """The entries below the top. `layer`: its number; above 0 it may have marks of overlayfs.
 
-    `seen` gets the identities of the entries.
+    `seen` gets the identities of the entries. `closed`: see `walk`.
     """
     found: dict[str, Entry] = {}
-    for one in walk(top):
+    for one in walk(top, closed):
         if (entry := _entry(one, layer)) is not None:
             found[one.path] = entry
             if seen is not None:

@@ -277,6 +277,10 @@ async def forget(host: Host, ctx: Context, q: Forget) -> Named:
         raise Refused(
             f"session {found.name} still runs", f"end it first: `holdfast end {found.name}`"
         )
+    if engine.branches.forks.of_branch(found.id) is not None:
+        raise Refused(
+            f"{found.name} is a branch with files", f"`holdfast discard {found.name}` removes them"
+        )
     facts = {"session": found.id, "name": found.name}
     await engine.door.judge(ctx.act, ProposedAct("forget", details=facts, wait_s=q.hold or 0.0))
     await engine.door.commit(ctx.act)

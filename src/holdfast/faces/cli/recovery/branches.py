@@ -118,7 +118,8 @@ def _put_tree(found: list[Json], session: str, name: str, depth: int = 0) -> Non
     for one in found:
         if one["parent"] == session:
             kept = "  kept" if one["kept"] else ""
-            print(f"{'  ' * (depth + 1)}{one['name']}  {one['id']}  {one['state']}{kept}")
+            code = "" if one["exit_code"] is None else f" with {one['exit_code']}"
+            print(f"{'  ' * (depth + 1)}{one['name']}  {one['id']}  {one['state']}{code}{kept}")
             _put_tree(found, one["id"], one["name"], depth + 1)
 
 

@@ -136,6 +136,7 @@ def _shown(host: Host, fork: Stored, session: str) -> Branch:
         by=fork.by,
         frozen_ms=fork.frozen_ms,
         kept=one.kept or None,
+        exit_code=ended.exit_code if ended is not None and living is None else None,
     )
 
 
@@ -225,6 +226,7 @@ async def keep(host: Host, ctx: Context, q: Keep) -> Kept:
                 discarded.append(await _discarded(host, ctx, fork, other.id, other.name))
             except HoldfastError as e:  # the files are written, whatever becomes of this branch
                 remaining.append(Remaining(id=other.id, name=other.name, why=e.message))
+        ctx.act.outcome["discarded"] = {one.id: _said(one) for one in discarded}
     elif not q.check:
         count = "1 conflict" if len(made.conflicts) == 1 else f"{len(made.conflicts)} conflicts"
         ctx.act.not_applied(Refused(f"{count}: nothing was written"))
@@ -251,8 +253,10 @@ async def discard(host: Host, ctx: Context, q: Discard) -> Discarded:
 
 
 async def _discarded(host: Host, ctx: Context, fork: Stored, session: str, name: str) -> Left:
-    left, operator = await what_left(host, fork, session, name), ctx.conn.operator
-    await host.engine.branches.discard(session, name, operator)
+    operator = ctx.conn.operator
+    left = await host.engine.branches.discard(
+        session, name, operator, lambda: what_left(host, fork, session, name)
+    )
     facts = {"operator": operator, "connections": _said(left)}
     host.engine.events.note(session, "session.discarded", facts)
     return left
