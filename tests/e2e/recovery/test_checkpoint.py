@@ -547,6 +547,37 @@ def test_r2_a_session_survives_the_death_of_the_host_while_it_is_saved(
     saved(fresh, "host")
 
 
+@pytest.mark.parametrize("step", ["begun", "saved", "copied", "stored"])
+@pytest.mark.parametrize("stop", [False, True], ids=["going on", "to end"])
+def test_r2_a_session_survives_the_end_of_the_client_while_it_is_saved(
+    hf: Installation, step: str, stop: bool
+) -> None:
+    """At any step. It goes on, or it was saved completely and can be restored."""
+    name = f"client-{step}-{stop}"
+    shell(hf, name)
+    link = Link(homes.resolve(hf.env), "tester", autostart=False)
+
+    def leave(event: Any) -> None:
+        if event.get("step") == step:
+            raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            link.request("checkpoint", session=name, stop=stop, on_event=leave)
+    finally:
+        link.close()
+    eventually(lambda: not checkpointers(hf) or None, "the end of the dump")
+
+    def goes_on() -> bool:
+        if hf.get(name)["state"] == "checkpointed":
+            assert stop
+            restored(hf, name)
+        return hf.cli("run", name, "--", "echo $X").out == "kept\n"
+
+    eventually(lambda: goes_on() or None, "the session with its memory")
+    saved(hf, name)
+
+
 def test_r2_replaced_content_survives_the_death_of_the_host(fresh: Installation) -> None:
     """Content that gave way to the saved one is on the disk before any file changes."""
     criu()
