@@ -413,7 +413,8 @@ class Engine:
         newest = sorted(self.ended.values(), key=lambda r: -(r.ended or 0))
         for n, record in enumerate(newest):
             old = n >= ENDED_KEPT_COUNT or now - (record.ended or 0) > self.settings.keep_ended_s
-            if old and record.state in ("ended", "reaped"):
+            used = record.id in self.incarnations.checkpoints.busy
+            if old and not used and record.state in ("ended", "reaped"):
                 self.forget(record)
 
     def forget(self, record: SessionRow) -> None:

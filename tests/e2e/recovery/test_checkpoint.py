@@ -578,6 +578,68 @@ def test_r2_a_session_survives_the_end_of_the_client_while_it_is_saved(
     saved(hf, name)
 
 
+def test_r2_a_restore_is_completed_if_the_client_leaves(hf: Installation) -> None:
+    made = hf.get(shell(hf, "left")["id"])
+    saved(hf, "left", "--stop")
+    link = Link(homes.resolve(hf.env), "tester", autostart=False)
+
+    def leave(event: Any) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            link.request("restore", session="left", on_event=leave)
+    finally:
+        link.close()
+
+    def comes_back() -> bool:
+        hf.cli("restore", "left")  # refused if it is here, or on its way
+        return hf.cli("run", "left", "--", "echo $X").out == "kept\n"
+
+    eventually(lambda: comes_back() or None, "the session with its memory")
+    assert len([one for one in hf.ls() if one["id"] == made["id"]]) == 1
+
+
+def test_r2_a_session_is_restored_or_forgotten_but_not_both(hf: Installation) -> None:
+    made = hf.get(shell(hf, "both")["id"])
+    saved(hf, "both", "--stop")
+    link = Link(homes.resolve(hf.env), "tester", autostart=False)
+    other = Link(homes.resolve(hf.env), "tester", autostart=False)
+    problems = list[str]()
+
+    def forget(event: Any) -> None:
+        try:
+            other.request("forget", session="both")
+        except HoldfastError as e:
+            problems.append(e.message)
+
+    try:
+        link.request("restore", session="both", on_event=forget)
+    except HoldfastError as e:
+        problems.append(e.message)
+    finally:
+        link.close()
+        other.close()
+    assert len(problems) == 1, problems
+    if "forgotten meanwhile" in problems[0]:
+        assert hf.cli("view", made["id"]).rc == 3
+    else:
+        assert "being restored" in problems[0] or "still runs" in problems[0]
+        assert says(hf, "both", "echo $X") == "kept\n"
+
+
+def test_r2_two_checkpoints_at_once_do_not_disturb_each_other(hf: Installation) -> None:
+    shell(hf, "at-once")
+    clients = [hf.start("checkpoint", "at-once") for _ in range(3)]
+    made = [one.wait() for one in clients]
+    assert {*made} <= {0, 4} and 0 in made
+    assert says(hf, "at-once", "echo $X") == "kept\n"
+    assert len(hf.ok("checkpoint", "at-once", "--list", "--json").json) == made.count(0)
+    saved(hf, "at-once", "--stop")
+    restored(hf, "at-once")
+    assert says(hf, "at-once", "echo $X") == "kept\n"
+
+
 def test_r2_replaced_content_survives_the_death_of_the_host(fresh: Installation) -> None:
     """Content that gave way to the saved one is on the disk before any file changes."""
     criu()

@@ -57,7 +57,7 @@ from holdfast.host.runtime import criu
 from holdfast.host.storage.record_table import Key
 from holdfast.host.storage.store import SessionRow
 from holdfast.host.terminal import view
-from holdfast.model.errors import HoldfastError, Impossible, Refused
+from holdfast.model.errors import HoldfastError, Impossible
 from holdfast.model.limits import SESSIONS_MAX
 from holdfast.model.probe import probe
 from holdfast.wire import keeper as wire
@@ -157,20 +157,14 @@ async def fork(
     engine: Engine, forks: Forks, session: Session, wanted: list[str], by: str, tell: Tell
 ) -> Made:
     """`wanted`: the names of the branches."""
-    busy = engine.incarnations.checkpoints.busy
-    if session.id in busy:
-        raise Refused(f"{session.name} is being saved or forked", "wait until that is over")
-    found = await examine_fork(engine, session, len(wanted))
-    if not found.possible:
-        raise Impossible(
-            f"{session.name} cannot be forked: {'; '.join(found.blockers)}",
-            f"`holdfast fork {session.name} --check` shows the same",
-        )
-    busy.add(session.id)
-    try:
+    with engine.incarnations.checkpoints.using(session.id, session.name):
+        found = await examine_fork(engine, session, len(wanted))
+        if not found.possible:
+            raise Impossible(
+                f"{session.name} cannot be forked: {'; '.join(found.blockers)}",
+                f"`holdfast fork {session.name} --check` shows the same",
+            )
         return await _Forking(engine, forks, session, wanted, by, tell, found).run()
-    finally:
-        busy.discard(session.id)
 
 
 class _Forking:

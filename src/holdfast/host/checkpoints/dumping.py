@@ -113,8 +113,7 @@ class _Dumping:
 
     async def run(self) -> Dumped:
         session = self.session
-        session.lane.hold()
-        try:
+        with session.lane.held():
             await session.view.exact()  # restores the emulator, so that the freeze is shorter
             await session.terminal()  # the keeper has taken every act that was sent
             outcome = await self._checkpointer()
@@ -126,8 +125,6 @@ class _Dumping:
                 )
             assert self.moment is not None
             return Dumped(outcome, self.moment)
-        finally:
-            session.lane.release()
 
     async def _checkpointer(self) -> wire.Outcome:
         """Run the checkpointer's process and answer its packets."""

@@ -29,7 +29,7 @@ from holdfast.host.processes.halt import Halter
 from holdfast.host.runtime import criu
 from holdfast.host.runtime.tasks import to_the_end
 from holdfast.host.session.session import Session
-from holdfast.model.errors import Impossible, Refused
+from holdfast.model.errors import Impossible
 from holdfast.wire.spawning import NET_HOST
 
 EXAMINED: Final = "examined"  # the first step that is told
@@ -80,18 +80,13 @@ async def save(
 
     The caller can cancel it until the checkpoint is stored.
     """
-    if session.id in checkpoints.busy:
-        raise Refused(f"{session.name} is being saved or restored", "wait until that is over")
-    checkpoints.busy.add(session.id)
-    try:
+    with checkpoints.using(session.id, session.name):
         found = await examine(checkpoints, session)
         if not found.possible:
             raise impossible(session, found)
         tell(EXAMINED, found.bytes)
         saving = _Saving(checkpoints, session, by, stop, tell, found, halter)
         return await to_the_end(saving.run(), lambda: saving.manifest is None)
-    finally:
-        checkpoints.busy.discard(session.id)
 
 
 class _Saving:
