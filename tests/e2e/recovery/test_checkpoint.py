@@ -678,6 +678,27 @@ def test_r2_the_reply_names_the_files_that_gave_way(hf: Installation) -> None:
     assert [str(one) for one in place.glob("replaced-*")] == [said["kept"]]
 
 
+def test_r2_a_session_that_went_on_did_not_end_with_its_checkpoint(fresh: Installation) -> None:
+    """The host died when the checkpoint was stored and the processes should have ended."""
+    criu()
+    fresh.quick("up", "--detach", env={"HOLDFAST_PROBE": "kill@host.evict.stored"})
+    host = fresh.host_pid
+    made = fresh.get(shell(fresh, "went-on")["id"])
+    fresh.cli("drain", "--notice", "100s")
+    eventually(lambda: gone(host) or None, "the host to die")
+    eventually(lambda: not checkpointers(fresh) or None, "the checkpointer to notice the death")
+    fresh.ok("up", "--detach")
+    [stored] = fresh.ok("checkpoint", "went-on", "--list", "--json").json
+    assert stored["ended"] and says(fresh, "went-on", "echo $X") == "kept\n"
+    os.kill(made["pid"], signal.SIGKILL)
+    over = ("ended", "checkpointed")
+    eventually(lambda: fresh.get(made["id"])["state"] in over or None, "the end")
+    row = fresh.get(made["id"])
+    assert (row["state"], row["reason"]) == ("ended", "killed by SIGKILL")
+    restored(fresh, "went-on")
+    assert says(fresh, "went-on", "echo $X") == "kept\n"
+
+
 def test_the_next_host_removes_checkpoints_of_forgotten_sessions(fresh: Installation) -> None:
     criu()
     shell(fresh, "known")

@@ -130,9 +130,13 @@ class Incarnations:
         return {one for one in found if one in known and self.saved_session(one)}
 
     def ended_with(self, row: SessionRow) -> str:
-        """The checkpoint with which this incarnation ended; empty if there is none."""
+        """The checkpoint with which this incarnation ended; empty if there is none.
+
+        A session that printed more went on: its host died before the processes ended.
+        """
         *_, found = (None, *self.checkpoints.headers(row.id))
-        return found.id if found is not None and found.ended and found.epoch == row.epoch else ""
+        moment = (True, row.epoch, row.output_end)
+        return found.id if found and (found.ended, found.epoch, found.head) == moment else ""
 
     def saved_session(self, session: str) -> bool:
         return self.checkpoints.keep(session)
