@@ -415,7 +415,8 @@ class Engine:
         for n, record in enumerate(newest):
             old = n >= ENDED_KEPT_COUNT or now - (record.ended or 0) > self.settings.keep_ended_s
             over = old and record.state in ("ended", "reaped")
-            if over and self.branches.forks.of_branch(record.id) is None:
+            used = record.id in self.incarnations.checkpoints.busy
+            if over and not used and self.branches.forks.of_branch(record.id) is None:
                 self.forget(record)
 
     def forget(self, record: SessionRow) -> None:

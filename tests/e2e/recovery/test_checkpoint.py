@@ -547,6 +547,99 @@ def test_r2_a_session_survives_the_death_of_the_host_while_it_is_saved(
     saved(fresh, "host")
 
 
+@pytest.mark.parametrize("step", ["begun", "saved", "copied", "stored"])
+@pytest.mark.parametrize("stop", [False, True], ids=["going on", "to end"])
+def test_r2_a_session_survives_the_end_of_the_client_while_it_is_saved(
+    hf: Installation, step: str, stop: bool
+) -> None:
+    """At any step. It goes on, or it was saved completely and can be restored."""
+    name = f"client-{step}-{stop}"
+    shell(hf, name)
+    link = Link(homes.resolve(hf.env), "tester", autostart=False)
+
+    def leave(event: Any) -> None:
+        if event.get("step") == step:
+            raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            link.request("checkpoint", session=name, stop=stop, on_event=leave)
+    finally:
+        link.close()
+    eventually(lambda: not checkpointers(hf) or None, "the end of the dump")
+
+    def goes_on() -> bool:
+        if hf.get(name)["state"] == "checkpointed":
+            assert stop
+            restored(hf, name)
+        return hf.cli("run", name, "--", "echo $X").out == "kept\n"
+
+    eventually(lambda: goes_on() or None, "the session with its memory")
+    saved(hf, name)
+
+
+def test_r2_a_restore_is_completed_if_the_client_leaves(hf: Installation) -> None:
+    made = hf.get(shell(hf, "left")["id"])
+    saved(hf, "left", "--stop")
+    link = Link(homes.resolve(hf.env), "tester", autostart=False)
+
+    def leave(event: Any) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            link.request("restore", session="left", on_event=leave)
+    finally:
+        link.close()
+
+    def comes_back() -> bool:
+        hf.cli("restore", "left")  # refused if it is here, or on its way
+        return hf.cli("run", "left", "--", "echo $X").out == "kept\n"
+
+    eventually(lambda: comes_back() or None, "the session with its memory")
+    assert len([one for one in hf.ls() if one["id"] == made["id"]]) == 1
+
+
+def test_r2_a_session_is_restored_or_forgotten_but_not_both(hf: Installation) -> None:
+    made = hf.get(shell(hf, "both")["id"])
+    saved(hf, "both", "--stop")
+    link = Link(homes.resolve(hf.env), "tester", autostart=False)
+    other = Link(homes.resolve(hf.env), "tester", autostart=False)
+    problems = list[str]()
+
+    def forget(event: Any) -> None:
+        try:
+            other.request("forget", session="both")
+        except HoldfastError as e:
+            problems.append(e.message)
+
+    try:
+        link.request("restore", session="both", on_event=forget)
+    except HoldfastError as e:
+        problems.append(e.message)
+    finally:
+        link.close()
+        other.close()
+    assert len(problems) == 1, problems
+    if "forgotten meanwhile" in problems[0]:
+        assert hf.cli("view", made["id"]).rc == 3
+    else:
+        assert "being restored" in problems[0] or "still runs" in problems[0]
+        assert says(hf, "both", "echo $X") == "kept\n"
+
+
+def test_r2_two_checkpoints_at_once_do_not_disturb_each_other(hf: Installation) -> None:
+    shell(hf, "at-once")
+    clients = [hf.start("checkpoint", "at-once") for _ in range(3)]
+    made = [one.wait() for one in clients]
+    assert {*made} <= {0, 4} and 0 in made
+    assert says(hf, "at-once", "echo $X") == "kept\n"
+    assert len(hf.ok("checkpoint", "at-once", "--list", "--json").json) == made.count(0)
+    saved(hf, "at-once", "--stop")
+    restored(hf, "at-once")
+    assert says(hf, "at-once", "echo $X") == "kept\n"
+
+
 def test_r2_replaced_content_survives_the_death_of_the_host(fresh: Installation) -> None:
     """Content that gave way to the saved one is on the disk before any file changes."""
     criu()
@@ -583,6 +676,27 @@ def test_r2_the_reply_names_the_files_that_gave_way(hf: Installation) -> None:
     saved(hf, "gives-way", "--stop")
     assert restored(hf, "gives-way")["replaced"] == []
     assert [str(one) for one in place.glob("replaced-*")] == [said["kept"]]
+
+
+def test_r2_a_session_that_went_on_did_not_end_with_its_checkpoint(fresh: Installation) -> None:
+    """The host died when the checkpoint was stored and the processes should have ended."""
+    criu()
+    fresh.quick("up", "--detach", env={"HOLDFAST_PROBE": "kill@host.evict.stored"})
+    host = fresh.host_pid
+    made = fresh.get(shell(fresh, "went-on")["id"])
+    fresh.cli("drain", "--notice", "100s")
+    eventually(lambda: gone(host) or None, "the host to die")
+    eventually(lambda: not checkpointers(fresh) or None, "the checkpointer to notice the death")
+    fresh.ok("up", "--detach")
+    [stored] = fresh.ok("checkpoint", "went-on", "--list", "--json").json
+    assert stored["ended"] and says(fresh, "went-on", "echo $X") == "kept\n"
+    os.kill(made["pid"], signal.SIGKILL)
+    over = ("ended", "checkpointed")
+    eventually(lambda: fresh.get(made["id"])["state"] in over or None, "the end")
+    row = fresh.get(made["id"])
+    assert (row["state"], row["reason"]) == ("ended", "killed by SIGKILL")
+    restored(fresh, "went-on")
+    assert says(fresh, "went-on", "echo $X") == "kept\n"
 
 
 def test_the_next_host_removes_checkpoints_of_forgotten_sessions(fresh: Installation) -> None:

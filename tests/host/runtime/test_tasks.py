@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.host.runtime import saver as module
 from holdfast.host.runtime.saver import Saver
-from holdfast.host.runtime.tasks import SerialTasks, Tasks
+from holdfast.host.runtime.tasks import SerialTasks, Tasks, to_the_end
 from holdfast.model.errors import Refused
 
 
@@ -136,3 +136,38 @@ def test_a_slow_write_makes_the_next_one_wait_longer(monkeypatch: pytest.MonkeyP
         saver.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_r2_the_way_back_of_cancelled_work_is_not_interrupted(late: bool) -> None:
+    """Work that was too late to stop gives its result, however often the caller is cancelled."""
+    steps = list[str]()
+
+    async def main() -> str:
+        began, go_on = asyncio.Event(), asyncio.Event()
+
+        async def work() -> str:
+            try:
+                began.set()
+                await go_on.wait()
+                return "done"
+            finally:
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                steps.append("back")
+
+        caller = asyncio.ensure_future(to_the_end(work(), lambda: not late))
+        await began.wait()
+        for _ in range(3):
+            caller.cancel("gave up")
+            await asyncio.sleep(0)
+        assert not caller.done()
+        go_on.set()
+        return await caller
+
+    if late:
+        assert asyncio.run(main()) == "done"
+    else:
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(main())
+    assert steps == ["back"]

@@ -161,3 +161,21 @@ def test_a3_input_refused_before_a_flush_is_gone_with_it(nursery: Nursery) -> No
         link.dispose()
 
     asyncio.run(play())
+
+
+def test_r2_acts_wait_for_the_last_holder(nursery: Nursery) -> None:
+    nursery.run("s", DEAF).close()
+
+    async def play() -> None:
+        link = await claimed(nursery)
+        host = Host(link)
+        with host.lane.held():
+            with host.lane.held():
+                sized = host.resize(100, 30)
+            assert not link.ring.accepted and host.lane.awaited and not sized.done()
+        async with asyncio.timeout(WAIT_S):
+            await sized
+        assert host.size == (100, 30)
+        link.dispose()
+
+    asyncio.run(play())

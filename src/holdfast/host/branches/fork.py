@@ -58,7 +58,7 @@ from holdfast.host.runtime import criu
 from holdfast.host.storage.record_table import Key
 from holdfast.host.storage.store import SessionRow
 from holdfast.host.terminal import view
-from holdfast.model.errors import HoldfastError, Impossible, Refused
+from holdfast.model.errors import HoldfastError, Impossible
 from holdfast.model.limits import SESSIONS_MAX
 from holdfast.model.probe import probe
 from holdfast.wire import keeper as wire
@@ -171,22 +171,19 @@ async def fork(
     promises: dict[str, Promise],
 ) -> Made:
     """`wanted`: the names of the branches. `promises`: of all forks under way, by session."""
-    busy = engine.incarnations.checkpoints.busy
-    if session.id in busy:
-        raise Refused(f"{session.name} is being saved or forked", "wait until that is over")
-    busy.add(session.id)
-    try:
-        found, uses = await examine_fork(engine, session, len(wanted), promises.values())
-        if not found.possible:
-            raise Impossible(
-                f"{session.name} cannot be forked: {'; '.join(found.blockers)}",
-                f"`holdfast fork {session.name} --check` shows the same",
-            )
-        promises[session.id] = uses
-        return await _Forking(engine, forks, session, wanted, by, tell, found, uses.memory).run()
-    finally:
-        promises.pop(session.id, None)
-        busy.discard(session.id)
+    with engine.incarnations.checkpoints.using(session.id, session.name):
+        try:
+            found, uses = await examine_fork(engine, session, len(wanted), promises.values())
+            if not found.possible:
+                raise Impossible(
+                    f"{session.name} cannot be forked: {'; '.join(found.blockers)}",
+                    f"`holdfast fork {session.name} --check` shows the same",
+                )
+            promises[session.id] = uses
+            forking = _Forking(engine, forks, session, wanted, by, tell, found, uses.memory)
+            return await forking.run()
+        finally:
+            promises.pop(session.id, None)
 
 
 class _Forking:

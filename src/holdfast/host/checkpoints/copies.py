@@ -6,7 +6,7 @@ checked against the manifest's hashes. `commit` gives the checkpoint its name wh
 copy that was cut goes on with `missing`: its manifest protects the files that have arrived. Every
 step is repeatable. To restore the copy, its key must be sealed to this machine (image_keys.py).
 
-The functions block: call them in a thread. The caller keeps the session in `Checkpoints.busy`
+The functions block: call them in a thread. The caller has the session (`Checkpoints.using`)
 while it writes.
 """
 

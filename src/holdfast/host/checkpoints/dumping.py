@@ -14,21 +14,20 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
-import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from holdfast.core.checkpoint import preflight
 from holdfast.core.session.connections import Connection
-from holdfast.home import cores, programs
 from holdfast.host.checkpoints import halts, look
+from holdfast.host.checkpoints.checkpointer_process import CheckpointerProcess
 from holdfast.host.checkpoints.halts import Standing
 from holdfast.host.checkpoints.store import PLAN, read_plan
 from holdfast.host.connections import held
 from holdfast.host.processes import proc_scan
 from holdfast.host.processes.halt import Halter, execution
+from holdfast.host.runtime.tasks import to_the_end
 from holdfast.host.session.session import Session
 from holdfast.model.errors import Impossible
 from holdfast.wire import checkpointing as wire
@@ -36,7 +35,7 @@ from holdfast.wire.spawning import MOUNT_LAYERED, MOUNT_MEMORY, MOUNT_WRITE, NET
 
 NOTHING: Final = -1  # copies no file
 COPIED_MAX: Final = 256 << 20  # of files open for writing, which are copied while all stand still
-SILENCE_S: Final = 600.0  # between two reports of the checkpointer
+SILENCE_S: Final = 30.0  # without a report of the checkpointer and without growing images, twice
 
 Tell = Callable[[str, int], None]
 
@@ -84,8 +83,11 @@ async def dump(
     """Write images of the session. With `keep`, its processes end once `keep` has returned.
 
     `still` copies files while the processes stand still, so no file is copied beside the images.
+    However this ends, the session stands still no longer. The caller can cancel it until the
+    processes end.
     """
-    return await _Dumping(session, halter, criu, images, tell, keep, still).run()
+    dumping = _Dumping(session, halter, criu, images, tell, keep, still)
+    return await to_the_end(dumping.run(), lambda: not dumping.too_late)
 
 
 class _Dumping:
@@ -107,11 +109,11 @@ class _Dumping:
         self.noting: asyncio.Future[Moment] | None = None
         self.tell, self.keep, self.still = tell, keep, still
         self.moment: Moment | None = None
+        self.too_late = False  # the processes end
 
     async def run(self) -> Dumped:
         session = self.session
-        session.lane.hold()
-        try:
+        with session.lane.held():
             await session.view.exact()  # restores the emulator, so that the freeze is shorter
             await session.terminal()  # the keeper has taken every act that was sent
             outcome = await self._checkpointer()
@@ -123,8 +125,6 @@ class _Dumping:
                 )
             assert self.moment is not None
             return Dumped(outcome, self.moment)
-        finally:
-            session.lane.release()
 
     async def _checkpointer(self) -> wire.Outcome:
         """Run the checkpointer's process and answer its packets."""
@@ -133,63 +133,63 @@ class _Dumping:
         self.how = stands.how if self.halted else ""
         init, namespaces = await asyncio.to_thread(look.held, self.session.keeper_pid)
         images = os.open(self.images, os.O_RDONLY | os.O_DIRECTORY)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = None
         try:
-            with cores.original_limit():
-                process = subprocess.Popen(
-                    programs.module("holdfast.checkpointer", f"{theirs.fileno()}"),
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                    cwd="/",
-                )
-            theirs.close()
+            process = CheckpointerProcess()
             job = await asyncio.to_thread(self._job, init)
             self.halter.dumping[self.session.id] = loop.create_future()
             await self.halter.in_thread(halts.release, self.where, stands)
-            socket.send_fds(ours, [wire.pack_dump(job)], [images, *namespaces, *stands.freezers])
-            ours.setblocking(False)
-            while True:
-                packet = b""
-                with contextlib.suppress(ConnectionError):  # it was killed with an answer unread
-                    async with asyncio.timeout(SILENCE_S):
-                        packet = await loop.sock_recv(ours, wire.PACKET_BYTES)
-                if not packet:
-                    raise Impossible("the checkpointer died", "try again; see host.log")
-                told = wire.read(packet)
-                if "done" in told:
-                    return wire.read_outcome(told["done"])
-                if told.get("saved"):
-                    await loop.sock_sendall(ours, wire.pack({"go_on": await self._saved(told)}))
-                else:
-                    if told["step"] == "frozen":  # beside CRIU, so that the freeze is shorter
-                        self.noting = asyncio.ensure_future(self._noted())
-                        if self.still is not None:
-                            self.copying = asyncio.ensure_future(self.still())
-                        continue
-                    if told["step"] == "resumed":
-                        await self._let_go(stands)
-                    self.tell(str(told["step"]), int(told["bytes"]))
+            process.begin(job, [images, *namespaces, *stands.freezers])
+            return await self._answer(process, stands)
         finally:
+            if process is not None:
+                await process.end(lambda: halts.freeze(stands))
+                with contextlib.suppress(OSError):  # a checkpointer that was killed left it stopped
+                    os.kill(init, signal.SIGCONT)
+            await self._let_go(stands)
             if begun := {one for one in (self.noting, self.copying) if one is not None}:
                 await asyncio.wait(begun)
             for fd in (images, *namespaces):
                 os.close(fd)
-            ours.close()
-            theirs.close()
-            if process is not None:
-                await asyncio.to_thread(process.wait)
-                with contextlib.suppress(OSError):  # a checkpointer that was killed left it stopped
-                    os.kill(init, signal.SIGCONT)
-            await self._let_go(stands)
             stands.close()
+
+    async def _answer(self, process: CheckpointerProcess, stands: Standing) -> wire.Outcome:
+        while True:
+            told = await self._told(process)
+            if "done" in told:
+                return wire.read_outcome(told["done"])
+            if told.get("saved"):
+                go_on = await self._saved(told)
+                self.too_late = self.keep is not None
+                await process.answer(go_on)
+            elif told["step"] == "frozen":  # beside CRIU, so that the freeze is shorter
+                self.noting = asyncio.ensure_future(self._noted())
+                if self.still is not None:
+                    self.copying = asyncio.ensure_future(self.still())
+            else:
+                if told["step"] == "resumed":
+                    await self._let_go(stands)
+                self.tell(str(told["step"]), int(told["bytes"]))
+
+    async def _told(self, process: CheckpointerProcess) -> dict[str, Any]:
+        """The next report. Impossible if CRIU neither reports nor writes for SILENCE_S."""
+        written = -1
+        while (told := await process.told(SILENCE_S)) is None:
+            before, written = written, await asyncio.to_thread(_bytes, self.images)
+            if written == before:
+                raise Impossible(
+                    f"CRIU did nothing for {SILENCE_S:.0f} s and was stopped",
+                    "the session goes on as it was; try again",
+                )
+        return told
 
     async def _let_go(self, stands: Standing) -> None:
         """CRIU has let go of the processes: hold them again if halted, and allow halts."""
         if (dumping := self.halter.dumping.pop(self.session.id, None)) is not None:
-            await self.halter.in_thread(halts.hold, self.where, stands)
-            dumping.set_result(None)
+            try:
+                await self.halter.in_thread(halts.hold, self.where, stands)
+            finally:
+                dumping.set_result(None)
             if self.halted and self.session.state != "halted":  # the resume could not wait
                 await self.halter.resume(self.where)
 
@@ -248,3 +248,7 @@ class _Dumping:
             session.commands.lineage.of,
             session.ref,
         )
+
+
+def _bytes(images: Path) -> int:
+    return sum(one.stat().st_size for one in images.iterdir())

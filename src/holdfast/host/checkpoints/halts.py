@@ -101,6 +101,13 @@ def _members(where: Execution, init: int) -> list[Member]:
     return [one for one in look(p.pid for p in of_session(where.keeper_pid)) if one.pid != init]
 
 
+def freeze(found: Standing) -> None:
+    """Freeze the groups again, before a CRIU that hangs is killed."""
+    for fd in found.freezers:
+        with contextlib.suppress(OSError):  # the group is gone with its processes
+            os.pwrite(fd, b"1", 0)
+
+
 def hold(where: Execution, found: Standing) -> None:
     """Undo `release`, after the dump."""
     if found.held and os.path.exists(f"/proc/{found.init}"):

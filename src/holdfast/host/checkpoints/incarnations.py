@@ -19,6 +19,7 @@ from holdfast.host.lifecycle import limits
 from holdfast.host.lifecycle.beginning import Beginning, Complete
 from holdfast.host.lifecycle.nursery import TreeChanged
 from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX, host_only_directory
+from holdfast.host.runtime.tasks import to_the_end
 from holdfast.host.storage.store import SessionRow
 from holdfast.model.errors import HoldfastError, Impossible, NotFound, Refused, Saved
 from holdfast.transport import unix
@@ -129,9 +130,13 @@ class Incarnations:
         return {one for one in found if one in known and self.saved_session(one)}
 
     def ended_with(self, row: SessionRow) -> str:
-        """The checkpoint with which this incarnation ended; empty if there is none."""
+        """The checkpoint with which this incarnation ended; empty if there is none.
+
+        A session that printed more went on: its host died before the processes ended.
+        """
         *_, found = (None, *self.checkpoints.headers(row.id))
-        return found.id if found is not None and found.ended and found.epoch == row.epoch else ""
+        moment = (True, row.epoch, row.output_end)
+        return found.id if found and (found.ended, found.epoch, found.head) == moment else ""
 
     def saved_session(self, session: str) -> bool:
         return self.checkpoints.keep(session)
@@ -187,20 +192,17 @@ class Incarnations:
 
     async def forget(self, session: str) -> None:
         """Remove the checkpoints and the directories of a session that could come back."""
-        if self.saved_session(session):
-            await asyncio.to_thread(self.checkpoints.remove, session)
-        await self._engine.own_directories.remove(session)
+        while session in self.checkpoints.busy:
+            await asyncio.sleep(LOOK_S)
+        with self.checkpoints.using(session):
+            if self.saved_session(session):
+                await asyncio.to_thread(self.checkpoints.remove, session)
+            await self._engine.own_directories.remove(session)
 
     async def remove(self, session: str, checkpoint: str) -> int:
         """Remove a checkpoint; return the bytes of stored files that are gone with it."""
-        store = self.checkpoints
-        if session in store.busy:
-            raise Refused("the session is being saved or restored", "wait until that is over")
-        store.busy.add(session)
-        try:
-            return await asyncio.to_thread(store.remove_one, session, checkpoint)
-        finally:
-            store.busy.discard(session)
+        with self.checkpoints.using(session):
+            return await asyncio.to_thread(self.checkpoints.remove_one, session, checkpoint)
 
     # ------------------------------------------------------------ restore
 
@@ -231,26 +233,40 @@ class Incarnations:
         """Begin a new incarnation from a checkpoint, and tell of it. A failure changes nothing.
 
         `take`: takes the next epoch; without it the session must be this machine's. `how`: "move"
-        if the checkpoint is of another machine.
+        if the checkpoint is of another machine. The caller can cancel it until the epoch is taken.
         """
+        taken, take_next = asyncio.Event(), take or self._engine.leases.take_next
+
+        async def taking(row: SessionRow) -> None:
+            await take_next(row)
+            taken.set()
+
+        whole = self._restore(row, manifest, operator, done, taking, how)
+        return await to_the_end(whole, lambda: not taken.is_set())
+
+    async def _restore(
+        self,
+        row: SessionRow,
+        manifest: Manifest,
+        operator: str,
+        done: Done,
+        take: Take,
+        how: Literal["restore", "move"],
+    ) -> Restored:
         self.may_restore(row.id)
         if row.id in self._engine.sessions or row.id in self._engine.unreachable:
             raise Refused(
                 f"session {row.name} is running",
                 f"`holdfast checkpoint {row.name} --stop` or `holdfast end {row.name}` first",
             )
-        if row.id in self.checkpoints.busy:
-            raise Refused(f"{row.name} is being saved or restored", "wait until that is over")
-        self.checkpoints.busy.add(row.id)
-        last = row.epoch
-        try:
-            take = take or self._engine.leases.take_next
-            made = await self._restore(row, manifest, operator, done, take)
-        except BaseException:
-            row.epoch = last  # the epoch that was taken is used up, but no incarnation had it
-            raise
-        finally:
-            self.checkpoints.busy.discard(row.id)
+        with self.checkpoints.using(row.id, row.name):
+            self._still_there(row, manifest)
+            last = row.epoch
+            try:
+                made = await self._next(row, manifest, operator, done, take)
+            except BaseException:
+                row.epoch = last  # the epoch that was taken is used up, but no incarnation had it
+                raise
         session = made.session
         session.event(
             "session.restored",
@@ -263,7 +279,21 @@ class Incarnations:
         journal, rows = self._engine.journal, manifest.connections
         return made._replace(connections=tell_closed(session, journal, rows, how, manifest.id))
 
-    async def _restore(
+    def _still_there(self, row: SessionRow, manifest: Manifest) -> None:
+        """Refuse a restore that was decided on facts of before: an approval takes time."""
+        now = self._engine.ended.get(row.id)
+        if now is None or now.epoch > row.epoch:
+            raise Refused(
+                f"session {row.name} was {'forgotten' if now is None else 'restored'} meanwhile",
+                "`holdfast ls --all` lists the sessions",
+            )
+        if manifest.id not in self.checkpoints.ids(row.id):
+            raise NotFound(
+                f"{manifest.id} was removed meanwhile",
+                "`holdfast checkpoint --list` lists the checkpoints",
+            )
+
+    async def _next(
         self, row: SessionRow, manifest: Manifest, operator: str, done: Done, take: Take
     ) -> Restored:
         await self.buried_by_now(row.id)

@@ -27,11 +27,13 @@ from holdfast.host.checkpoints.dumping import Dumped, Tell, dump, plan_of
 from holdfast.host.checkpoints.store import PLAN, Checkpoints
 from holdfast.host.processes.halt import Halter
 from holdfast.host.runtime import criu
+from holdfast.host.runtime.tasks import to_the_end
 from holdfast.host.session.session import Session
-from holdfast.model.errors import Impossible, Refused
+from holdfast.model.errors import Impossible
 from holdfast.wire.spawning import NET_HOST
 
 EXAMINED: Final = "examined"  # the first step that is told
+ENDED_S: Final = 5.0  # for the end of killed processes to be noticed
 NOT_PACKED: Final = frozenset({"dump.log", "stats-dump"})  # in the directory of images
 
 
@@ -74,21 +76,17 @@ def impossible(session: Session, found: Preflight) -> Impossible:
 async def save(
     checkpoints: Checkpoints, session: Session, by: str, stop: bool, tell: Tell, halter: Halter
 ) -> Manifest:
-    """Save a session; with `stop`, its processes end. A failure leaves the session as it was."""
-    if session.id in checkpoints.busy:
-        raise Refused(f"{session.name} is being saved or restored", "wait until that is over")
-    checkpoints.busy.add(session.id)
-    try:
+    """Save a session; with `stop`, its processes end. A failure leaves the session as it was.
+
+    The caller can cancel it until the checkpoint is stored.
+    """
+    with checkpoints.using(session.id, session.name):
         found = await examine(checkpoints, session)
         if not found.possible:
             raise impossible(session, found)
         tell(EXAMINED, found.bytes)
-        made = await _Saving(checkpoints, session, by, stop, tell, found, halter).run()
-        with contextlib.suppress(OSError):  # the next save tries again
-            await asyncio.to_thread(checkpoints.prune, session.id)
-        return made
-    finally:
-        checkpoints.busy.discard(session.id)
+        saving = _Saving(checkpoints, session, by, stop, tell, found, halter)
+        return await to_the_end(saving.run(), lambda: saving.manifest is None)
 
 
 class _Saving:
@@ -118,10 +116,11 @@ class _Saving:
             self.images = images
             keep = self._keep if self.stop else None
             made = await dump(session, self.halter, self.tool, images, self.tell, keep)
-            return self.manifest or await self._store(made)
+            self.manifest = self.manifest or await self._store(made)
         except BaseException as e:
+            if self.manifest is not None and await self._ended():
+                return self.manifest
             session.end_of.saved_as = ""
-            # With a manifest the host had kept it, and CRIU failed afterwards.
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(store.remove, session.id, self.id)
             if isinstance(e, OSError):
@@ -133,6 +132,14 @@ class _Saving:
         finally:
             if self.images is not None:
                 await asyncio.to_thread(store.scratch.clear, self.images)
+        with contextlib.suppress(OSError):  # the next save tries again
+            await asyncio.to_thread(store.prune, session.id)
+        return self.manifest
+
+    async def _ended(self) -> bool:
+        """Whether the processes ended although the checkpointer said nothing any more."""
+        await asyncio.wait({self.session.ended}, timeout=ENDED_S)
+        return self.session.ending
 
     async def _keep(self, made: Dumped) -> None:
         """Store the checkpoint while the processes stand still; they end afterwards."""

@@ -15,7 +15,7 @@ import shutil
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -32,7 +32,7 @@ from holdfast.host.checkpoints.scratch import Scratch
 from holdfast.host.checkpoints.sealing import ImageKey
 from holdfast.host.storage.spool_files import DiskFiles, Files
 from holdfast.model import agreement, signing
-from holdfast.model.errors import Impossible, NotFound
+from holdfast.model.errors import Impossible, NotFound, Refused
 from holdfast.model.ids import is_session_id
 from holdfast.model.limits import CHECKPOINT_BYTES, CHECKPOINTS_KEPT
 from holdfast.wire import keeper as wire
@@ -44,7 +44,7 @@ LAST_OUTPUT: Final = "last-output"
 
 
 class Checkpoints:
-    """All checkpoints of a home. `busy`: sessions that are saved, restored, copied or pruned."""
+    """All checkpoints of a home."""
 
     def __init__(
         self,
@@ -58,12 +58,32 @@ class Checkpoints:
         """`criu`: the value of HOLDFAST_CRIU."""
         self.top = Path(home.state) / DIRECTORY
         self.criu = criu
-        self.busy = set[str]()
+        self._busy, self._lock = set[str](), threading.Lock()
         self.scratch = Scratch(home.state)
         self.files: Files = files or DiskFiles()
         self.public = agreement.public(keys.images_key(machine))  # to which images are sealed
         self.trusted: Callable[[bytes], bool] = lambda maker: maker == machine.public
         self._machine, self._keep, self._most = machine, keep, most
+
+    @property
+    def busy(self) -> Collection[str]:
+        """Sessions that are saved, restored, forked, pruned or forgotten."""
+        return self._busy
+
+    @contextlib.contextmanager
+    def using(self, session: str, name: str = "the session") -> Iterator[None]:
+        """Keep all others from the session's checkpoints. Refused if another has them.
+
+        Threads may call this.
+        """
+        with self._lock:
+            if session in self._busy:
+                raise Refused(f"{name} is being saved or restored", "wait until that is over")
+            self._busy.add(session)
+        try:
+            yield
+        finally:
+            self._busy.discard(session)
 
     # ------------------------------------------------------------ finding
 
@@ -265,8 +285,8 @@ class Checkpoints:
         objects = self.objects(session)
         objects.sweep(used if complete else used | objects.present())
 
-    def prune(self, session: str) -> list[Header]:
-        """Remove old checkpoints, after a save of `session`; return those that were removed."""
+    def prune(self, session: str) -> None:
+        """Remove old checkpoints, after a save of `session`, which the caller uses."""
         free = {one for one in self.sessions() if one == session or one not in self.busy}
         headers = {one.id: one for name in free for one in self.headers(name)}
         kept = [
@@ -280,12 +300,20 @@ class Checkpoints:
             for one in headers.values()
         ]
         surplus = retention.surplus(kept, self._keep, self._most, self._usable)
-        gone = [headers[one.id] for one in surplus]
-        for one in gone:
-            self.remove(one.session, one.id)
-        return gone
+        for one in surplus:
+            if one.session == session:
+                self.remove(session, one.id)
+                continue
+            with contextlib.suppress(Refused), self.using(one.session):
+                if self._replaceable(headers[one.id]):
+                    self.remove(one.session, one.id)
 
-    def _usable(self, one: retention.Kept) -> bool:
+    def _replaceable(self, old: Header) -> bool:
+        """Whether a newer checkpoint of the session can be used."""
+        newer = (one for one in self.headers(old.session) if forms.age(one) > forms.age(old))
+        return any(map(self._usable, newer))
+
+    def _usable(self, one: retention.Kept | Header) -> bool:
         """Whether it can be opened, and its objects are there. Their content is not read."""
         with contextlib.suppress(OSError, Unreadable, Impossible):
             self.read(one.session, one.id)

@@ -284,6 +284,8 @@ async def forget(host: Host, ctx: Context, q: Forget) -> Named:
     facts = {"session": found.id, "name": found.name}
     await engine.door.judge(ctx.act, ProposedAct("forget", details=facts, wait_s=q.hold or 0.0))
     await engine.door.commit(ctx.act)
+    if found.id in engine.incarnations.checkpoints.busy or engine.ended.get(found.id) is not found:
+        raise Refused(f"{found.name} is being restored", "`holdfast ls` shows what became of it")
     engine.forget(found)
     ctx.act.outcome = {**facts}
     return Named(id=found.id, name=found.name)

@@ -18,6 +18,24 @@ T = TypeVar("T")
 Work = Coroutine[Any, Any, T]
 
 
+async def to_the_end(work: Work[T], may_stop: Callable[[], bool]) -> T:
+    """Run `work`, whose way back a second cancellation of the caller would interrupt.
+
+    The first cancellation stops the work, if it may stop, and this returns when it has cleaned up.
+    Work that was too late to stop gives its result.
+    """
+    task, stopped = asyncio.get_running_loop().create_task(work), None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as e:
+            if stopped is None and may_stop() and task.cancel():
+                stopped = e
+    if stopped is not None and task.cancelled():
+        raise stopped
+    return task.result()
+
+
 class Tasks:
     def __init__(self, owner: str | None) -> None:
         """`owner` is named in the log when a task fails. None: the callers get the error instead.

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +82,7 @@ class Lane:
         self._waiting_bytes = 0
         self._window = INPUT_WINDOW_BYTES
         self._asking = False  # a query is under way; nothing is sent meanwhile
-        self._held = False  # nothing is sent while the session is being saved
+        self._held = 0  # holders; nothing is sent while the session is being saved
         if link.ring.accepted != link.ring.written:
             self._ask()  # the keeper still holds input of an earlier host
 
@@ -125,14 +127,16 @@ class Lane:
         known = [(one, number, sequence) for one, (number, sequence) in self._last.items()]
         return tuple(sorted(known, key=lambda one: one[2])[-ORIGINS_KEPT:])
 
-    def hold(self) -> None:
-        """Lets all acts wait, until `release`."""
-        self._held = True
-
-    def release(self) -> None:
-        self._held = False
-        if not self._asking:
-            self._go_on()
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Lets all acts wait; they go on when the last holder has left."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            if not (self._asking or self._held):
+                self._go_on()
 
     @property
     def awaited(self) -> bool:

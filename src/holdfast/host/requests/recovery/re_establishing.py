@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.contract.checkpoints import Restored
 from holdfast.host.storage import store
 from holdfast.host.storage.store import SessionRow
-from holdfast.model.errors import HoldfastError, Impossible, Refused
+from holdfast.model.errors import HoldfastError, Impossible
 
 if TYPE_CHECKING:
     from holdfast.host.requests.host import Context, Host
@@ -51,20 +51,16 @@ async def _begun(
     notes: tuple[str, ...] = (),
 ) -> Restored:
     engine = host.engine
-    busy, before = engine.incarnations.checkpoints.busy, replace(row)
-    if row.id in busy:
-        raise Refused(f"{row.name} is being saved or restored", "wait until that is over")
-    busy.add(row.id)
-    try:
-        await engine.incarnations.buried_by_now(row.id)
-        session = await engine.near_end.re_establish(row, reason, notes, ctx.conn.operator)
-    except HoldfastError:
-        if row.id not in engine.sessions:
-            vars(row).update(vars(before))
-            engine.store.post(store.save(row))
-        raise
-    finally:
-        busy.discard(row.id)
+    before = replace(row)
+    with engine.incarnations.checkpoints.using(row.id, row.name):
+        try:
+            await engine.incarnations.buried_by_now(row.id)
+            session = await engine.near_end.re_establish(row, reason, notes, ctx.conn.operator)
+        except HoldfastError:
+            if row.id not in engine.sessions:
+                vars(row).update(vars(before))
+                engine.store.post(store.save(row))
+            raise
     lost, epoch = session.label["lost"], session.record.epoch
     ctx.act.outcome = {"checkpoint": checkpoint, "epoch": epoch, "re_established": reason}
     return Restored(
