@@ -240,6 +240,7 @@ class Incarnations:
             )
         except BaseException:
             row.epoch = last  # the epoch that was taken is used up, but no incarnation had it
+            await self._engine.leases.give_up(row.id)
             raise
         finally:
             self.checkpoints.busy.discard(row.id)
