@@ -67,6 +67,18 @@ def test_r3_a_deadline_can_be_moved_and_one_in_the_past_holds_at_once(nursery: N
     assert link.ring.flags & layout.FLAG_FENCED
 
 
+def test_r3_a_deadline_without_a_descriptor_keeps_the_last_one(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """A host sends none if the way to the keeper is full."""
+    link = nursery.run("a", ["cat"])
+    with open(tmp_path / "cgroup.freeze", "wb") as freezer:
+        fence(link, boottime_ns(3600), freezer.fileno())
+    fence(link, 1)
+    link.flag(layout.FLAG_FENCED)
+    assert (tmp_path / "cgroup.freeze").read_bytes() == b"1"
+
+
 def test_r3_another_incarnations_fence_is_refused(nursery: Nursery) -> None:
     link = nursery.run("a", ["cat"], epoch=7)
     fence(link, 1, epoch=6)

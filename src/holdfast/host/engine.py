@@ -143,6 +143,7 @@ class Engine:
             settings.lease.store == "etcd",
             self.halter,
             self.sessions,
+            self._may_act,
         )
         self._observers = (
             self.lineages,
@@ -327,6 +328,7 @@ class Engine:
 
     async def _begin_session(self, asked: Beginning) -> Session:
         record = asked.record
+        self.leases.refuse_lost(record.id)
         token_file.write(self.home, record.id, asked.request.epoch, asked.label)
         await self.nursery.spawn(asked.request, asked.complete, asked.patience_s)
         probe("host.create.spawned")
@@ -340,6 +342,12 @@ class Engine:
         self.store.post(store.save(record))
         await self.read_layout_and_gate(session)
         return session
+
+    async def _may_act(self, session: str) -> bool:
+        """Whether an incarnation of the session may act on this machine."""
+        await self.incarnations.buried_by_now(session)
+        known = session in self.sessions or session in self.unreachable
+        return known or keeper_pid(f"{self.home.run}/{session}{KEEPER_SUFFIX}") != 0
 
     def _reserve(self, name: str) -> None:
         names.check_new(name, (*self.session_names(), *self.ended))

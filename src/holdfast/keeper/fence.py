@@ -27,11 +27,13 @@ class Fence:
         self.frozen = False  # the descriptor was written
 
     def set(self, deadline_ns: int, freeze: int) -> None:
-        """Set a new deadline and the descriptor to write at that time (or -1); we own it."""
+        """Set a new deadline, and the descriptor to write at that time; -1: the last one stays."""
         terminal.arm_timer(self.timer, deadline_ns)
-        if self.freeze >= 0:
-            os.close(self.freeze)
-        self.deadline_ns, self.freeze, self.up = deadline_ns, freeze, False
+        self.deadline_ns, self.up = deadline_ns, False
+        if freeze >= 0:
+            if self.freeze >= 0:
+                os.close(self.freeze)
+            self.freeze = freeze
 
     def falls(self) -> bool:
         """Tell whether the deadline has passed since the last call."""

@@ -26,6 +26,12 @@ WORLDS = {
     "a forced invalidation": held_by_a(Budget(3, invalidations=1)),
     "made re-homable meanwhile": held_by_a(Budget(3, on=1), rehomable=False),
     "a restart with a shorter term": held_by_a(Budget(3, restarts=1), term=LONG),
+    "a release": held_by_a(Budget(3, releases=1)),
+    "a release of a session that was just taken": held_by_a(
+        Budget(2, releases=1, restarts=1, takes=(("b", 1),)), slow=0
+    ),
+    "a stopped host": held_by_a(Budget(3, stops=1)),
+    "an invalidation while its host is stopped": held_by_a(Budget(3, stops=1, invalidations=1)),
     "pinned meanwhile": held_by_a(Budget(2, off=1)),
 }
 
@@ -33,6 +39,7 @@ WORLDS = {
 LARGE = {
     "two successors": held_by_a(Budget(3, takes=(("b", 1), ("c", 1))), "bc", slow=0),
     "a longer history": held_by_a(Budget(5)),
+    "a release, and the way back": held_by_a(Budget(2, releases=2, takes=(("b", 1), ("a", 1)))),
     "a longer history with a restart": held_by_a(Budget(4, restarts=1)),
     "a longer history with a shorter term": held_by_a(Budget(4, restarts=1), term=LONG),
     "a longer history with an invalidation": held_by_a(Budget(4, invalidations=1)),
@@ -131,7 +138,13 @@ def _own_term_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(owner.Owner, "_remember_term", lambda self, state, record, now: state)
 
 
+def _released_while_it_runs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(World, "ended", staticmethod(lambda host: host))
+
+
 BROKEN = {
+    "a release before the end": (_released_while_it_runs, "a release"),
+    "no wait while the host is stopped": (_no_wait, "a stopped host"),
     "a shorter term counts at once": (_own_term_only, "a restart with a shorter term"),
     "the drift is left out": (_no_drift, "a successor takes the session over"),
     "the term counts from the answer": (_from_the_answer, "a successor takes the session over"),
@@ -157,7 +170,7 @@ WALKS, STEPS, PHASE = 25, 150, 30
 @pytest.mark.parametrize("others", ["b", "bc"])
 def test_r3_long_random_histories_have_no_fault(others: str) -> None:
     takes = tuple((name, 2) for name in ("a", *others))
-    budget = Budget(60, 1, 4, takes, 3, 3, 3)
+    budget = Budget(60, 1, 4, takes, 3, 3, 3, releases=2, stops=2)
     moved = 0
     for seed in range(WALKS):
         chosen, world, paused = random.Random(seed), held_by_a(budget, others, slow=0), ""

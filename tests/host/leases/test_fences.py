@@ -1,18 +1,24 @@
-"""Deadlines on their way to a keeper that does not read them (R3)."""
+"""Deadlines for a keeper that does not read them; leases before an incarnation begins (R3)."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.lease.records import HELD, Commit, Lease, encode, session_key
+from holdfast.host.leases import fences
 from holdfast.host.leases.fences import Leases
 from holdfast.host.leases.ownership import Ownership, Terms, boottime
+from holdfast.host.leases.sqlite import SQLiteStore
 from holdfast.host.processes.halt import Halter
 from holdfast.host.session.session import Session
+from holdfast.model.errors import Fenced, Refused
 from holdfast.wire import keeper as wire
 
 
@@ -49,9 +55,14 @@ def world() -> tuple[Leases, Keeper]:
         True,
         cast(Halter, halter),
         {"s": cast(Session, session)},
+        _runs_not,
     )
     leases.begin(cast(Session, session))
     return leases, keeper
+
+
+async def _runs_not(session: str) -> bool:
+    return False
 
 
 async def _settle() -> None:
@@ -96,5 +107,100 @@ def test_r3_the_wait_for_a_keeper_ends_with_the_session() -> None:
         leases.end(session)
         await _settle()
         assert keeper.answers[0].cancelled()
+
+    asyncio.run(go())
+
+
+# ---------------------------------------------------------------- an incarnation that is being made
+
+TERMS = Terms(0.5, 0.2)
+ROUNDS = 3  # of a rival that waits for the end of a term
+
+
+class Fleet:
+    """This machine, which is about to bring session s back, and a rival with the same store."""
+
+    def __init__(self, place: Path) -> None:
+        self.store = SQLiteStore(f"{place}/leases.db")
+        lease = Lease(1, "me", HELD, rehomable=True)
+        assert self.store.commit(Commit((), ((session_key("s"), encode(lease)),)), 1.0)
+        self.runs = False
+        self.rival = Ownership(SQLiteStore(self.store.path), "rival", "rival", 1, TERMS)
+        self.leases = Leases(
+            lambda: Ownership(self.store, "me", "me", 1, TERMS),
+            True,
+            cast(Halter, SimpleNamespace(fenced=set())),
+            {},
+            self._runs,
+        )
+
+    async def _runs(self, session: str) -> bool:
+        return self.runs
+
+    async def rival_waits(self, rounds: int) -> bool:
+        """Whether the rival waits that often, and does not get the session meanwhile."""
+        waited, enough = 0, asyncio.Event()
+
+        def waiting(left: float, why: str) -> None:
+            nonlocal waited
+            waited += 1
+            if waited > rounds:
+                enough.set()
+
+        taking = asyncio.create_task(self.rival.acquire("s", 0, True, waiting))
+        over = asyncio.create_task(enough.wait())
+        await asyncio.wait({taking, over}, return_when=asyncio.FIRST_COMPLETED)
+        for one in (taking, over):
+            one.cancel()
+        return enough.is_set()
+
+    async def __aenter__(self) -> Fleet:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.leases.close()
+        self.rival.close()
+
+
+def test_r3_a_lease_is_renewed_while_the_incarnation_is_made(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Fleet(tmp_path) as fleet:
+            assert await fleet.leases.acquire("s", 1) == 2
+            assert await fleet.rival_waits(ROUNDS), "longer than a term"
+            fleet.leases.refuse_lost("s")
+            await fleet.leases.give_up("s")
+            assert await fleet.rival.acquire("s", 0) == 3, "no wait after a release"
+
+    asyncio.run(go())
+
+
+def test_r3_an_incarnation_does_not_begin_after_its_lease(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Fleet(tmp_path) as fleet:
+            assert await fleet.leases.acquire("s", 1) == 2
+            await fleet.rival.invalidate("s", "rival")
+            assert await fleet.rival.acquire("s", 0, True) == 3
+            with pytest.raises(Fenced, match="ended before"):
+                fleet.leases.refuse_lost("s")
+
+    asyncio.run(go())
+
+
+def test_r3_a_lease_is_not_released_while_the_session_may_act(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fences, "KEEPER_S", 0.1)
+
+    async def go() -> None:
+        async with Fleet(tmp_path) as fleet:
+            await fleet.leases.acquire("s", 1)
+            fleet.runs = True
+            with pytest.raises(Refused, match="runs here"):
+                await fleet.leases.let_go("s")
+            await fleet.leases.give_up("s")
+            assert await fleet.rival_waits(ROUNDS), "a keeper may be left"
+            fleet.runs = False
+            await fleet.leases.let_go("s")
+            assert await fleet.rival.acquire("s", 0) == 3
 
     asyncio.run(go())

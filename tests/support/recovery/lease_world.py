@@ -13,7 +13,18 @@ from typing import Final, NamedTuple
 
 from holdfast.core.lease import changes, owner
 from holdfast.core.lease.changes import Denied, Found, Self, Sights, Wait
-from holdfast.core.lease.owner import Ask, Extend, Hold, Lift, Lost, Owner, State, Superseded, Tick
+from holdfast.core.lease.owner import (
+    Ask,
+    Drop,
+    Extend,
+    Hold,
+    Lift,
+    Lost,
+    Owner,
+    State,
+    Superseded,
+    Tick,
+)
 from holdfast.core.lease.records import (
     HELD,
     INVALIDATED,
@@ -37,7 +48,7 @@ UNDER_WAY: Final = {"a": 2}  # requests of one machine; of the others 1
 
 class Request(NamedTuple):
     host: str
-    kind: str  # owner, take, invalidate, on, off
+    kind: str  # owner, take, invalidate, on, off, release
     number: int
     keys: tuple[str, ...]
     commit: Commit | None
@@ -73,6 +84,7 @@ class Host:
     sights: tuple[tuple[str, tuple[object, float]], ...] = ()
     number: int = 0  # of the last request beside the owner's
     busy: str = ""  # the change that is under way
+    stopped: bool = False  # by SIGSTOP: it does nothing, and its keeper goes on
     patient: float = 0.0  # no further look before, on this clock
 
 
@@ -87,6 +99,8 @@ class Budget:
     invalidations: int = 0
     on: int = 0
     off: int = 0
+    releases: int = 0
+    stops: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,6 +120,13 @@ class World:
         if self.budget.ticks:
             yield from self._time()
         for host in self.hosts:
+            if host.stopped:
+                yield f"{host.name} goes on", self._with(replace(host, stopped=False))
+                continue
+            if self.budget.stops and host.here is not None:
+                budget = replace(self.budget, stops=self.budget.stops - 1)
+                world = replace(self, budget=budget)
+                yield f"{host.name} is stopped", world._with(replace(host, stopped=True))
             if host.state.held or host.state.lifted:
                 due = Owner(host.state).next_s
                 if due is not None and host.clock >= due:
@@ -116,7 +137,8 @@ class World:
         for request in self.network:
             yield f"the store takes {request.kind} of {request.host}", self._apply(request)
         for answer in self.answers:
-            yield f"{answer.host} hears of {answer.kind}", self._hear(answer)
+            if not self._host(answer.host).stopped:
+                yield f"{answer.host} hears of {answer.kind}", self._hear(answer)
 
     def _time(self) -> Iterator[tuple[str, World]]:
         budget = replace(self.budget, ticks=self.budget.ticks - 1)
@@ -158,6 +180,8 @@ class World:
                         f"{name} invalidates",
                         self._read(host, "invalidate", invalidations=less),
                     )
+        if self.budget.releases and host.here is not None:
+            yield f"{host.name} ends it and releases", self._release(host, host.here.epoch)
         if self.budget.on and pinned:
             yield (
                 f"{host.name} makes it re-homable",
@@ -218,13 +242,24 @@ class World:
             world = world._send(request)
         return world._checked()
 
-    def _read(self, host: Host, kind: str, **spent: object) -> World:
+    def _release(self, host: Host, epoch: int) -> World:
+        owner_ = Owner(host.state)
+        owner_.handle(Drop(S), host.clock)
+        host = replace(self.ended(host), state=owner_.state)
+        return self._read(host, "release", epoch, releases=self.budget.releases - 1)
+
+    @staticmethod
+    def ended(host: Host) -> Host:
+        """The incarnation ends before its lease is released."""
+        return replace(host, here=None)
+
+    def _read(self, host: Host, kind: str, epoch: int = 0, **spent: object) -> World:
         """Ask for the records that a change needs."""
         number = host.number + 1
         budget = replace(self.budget, **spent)  # type: ignore[arg-type]
         keys = (session_key(S), *(machine_key(h.name) for h in self.hosts))
         world = replace(self, budget=budget)._with(replace(host, number=number, busy=kind))
-        return world._send(Request(host.name, kind, number, keys, None, host.clock, 0))
+        return world._send(Request(host.name, kind, number, keys, None, host.clock, 0, epoch))
 
     def _apply(self, request: Request) -> World:
         store = dict(self.store)
@@ -276,13 +311,15 @@ class World:
         found = Found(records[session_key(S)], theirs, records[machine_key(host.name)])
         me = Self(host.name, host.state.run, TERM, DRIFT)
         sights = Sights(dict(host.sights))
-        epoch = host.here.epoch if host.here is not None else 0
+        epoch = host.here.epoch if host.here is not None else answer.epoch
         taken, commit = 0, None
         try:
             if answer.kind == "take":
                 taken, commit = changes.take(S, 0, found, me, sights, host.clock)
             elif answer.kind == "invalidate":
                 commit = changes.invalidate(S, found, me, "x", 0.0)
+            elif answer.kind == "release":
+                commit = changes.release(S, answer.epoch, found, me, "x", 0.0)
             elif host.here is not None:
                 on = answer.kind == "on"
                 commit = changes.set_rehomable(

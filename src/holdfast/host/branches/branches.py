@@ -161,12 +161,13 @@ class Branches:
             done = await self._apply(fork, tell)
             return Outcome(True, done.steps, done.left, [], True)
         layers = str(self.forks.layers(fork.id, session))
-        async with self._alone(fork.branch(session)), self._standing_still(fork, session):
-            made = await asyncio.to_thread(keeping.decide, fork, layers, wish.take, wish.leave)
-            if made.conflicts or wish.check:
-                return Outcome(False, made.steps, made.conflicts, made.left)
-            probe("host.keep.reads")
-            await asyncio.to_thread(keeping.stage, self.forks, fork, session, made)
+        with self._alone(fork.branch(session)):
+            async with self._standing_still(fork, session):
+                made = await asyncio.to_thread(keeping.decide, fork, layers, wish.take, wish.leave)
+                if made.conflicts or wish.check:
+                    return Outcome(False, made.steps, made.conflicts, made.left)
+                probe("host.keep.reads")
+                await asyncio.to_thread(keeping.stage, self.forks, fork, session, made)
         try:
             allowed()
         except HoldfastError:
@@ -242,7 +243,7 @@ class Branches:
         engine, fork = self._engine, self.of_branch(session, name)
         if fork.id in self._keeping:
             raise Refused("a keep of this fork is under way", "wait until that is over")
-        async with self._alone(fork.branch(session)):
+        with self._alone(fork.branch(session)):
             async with self._standing_still(fork, session):
                 found = await observe()
                 living = engine.sessions.get(session)
@@ -254,17 +255,9 @@ class Branches:
             await asyncio.to_thread(self.forks.discard, fork, session)
             return found
 
-    @contextlib.asynccontextmanager
-    async def _alone(self, branch: Branch) -> AsyncIterator[None]:
+    def _alone(self, branch: Branch) -> contextlib.AbstractContextManager[None]:
         """No save, fork or restore of the branch begins meanwhile."""
-        busy = self._engine.incarnations.checkpoints.busy
-        if branch.id in busy:
-            raise Refused(f"{branch.name} is being saved or forked", "wait until that is over")
-        busy.add(branch.id)
-        try:
-            yield
-        finally:
-            busy.discard(branch.id)
+        return self._engine.incarnations.checkpoints.using(branch.id, branch.name)
 
     async def _kill(self, living: Session, by: str) -> None:
         halter = self._engine.halter

@@ -266,6 +266,7 @@ class Incarnations:
                 made = await self._next(row, manifest, operator, done, take)
             except BaseException:
                 row.epoch = last  # the epoch that was taken is used up, but no incarnation had it
+                await self._engine.leases.give_up(row.id)
                 raise
         session = made.session
         session.event(

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,7 +25,7 @@ from holdfast.host.runtime.tasks import Tasks
 from holdfast.host.session.keeper_link import stuck
 from holdfast.host.session.session import Leased, Session
 from holdfast.host.storage.store import SessionRow
-from holdfast.model.errors import Fenced, HoldfastError, Unavailable
+from holdfast.model.errors import Fenced, HoldfastError, Refused, Unavailable
 from holdfast.wire import keeper as wire
 from holdfast.wire import ring as layout
 
@@ -63,6 +63,15 @@ class _Fence:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
+@dataclass(slots=True)
+class _Taken:
+    """An epoch of ours that has not begun. `until`: the end of its lease; `lost`: it has ended."""
+
+    epoch: int
+    until: float
+    lost: bool = False
+
+
 class Leases:
     """The port for everything that begins or ends incarnations, and an observer of sessions."""
 
@@ -72,14 +81,17 @@ class Leases:
         shared: bool,
         halter: Halter,
         sessions: Mapping[str, Session],
+        runs: Callable[[str], Awaitable[bool]],
     ) -> None:
-        """`shared`: other machines use the store too; then pinned sessions are not in it."""
-        self.shared = shared
+        """`shared`: other machines use the store too; then pinned sessions are not in it.
+
+        `runs`: whether an incarnation of the session may act here, also without being known.
+        """
+        self.shared, self._runs = shared, runs
         self._make, self._halter, self._sessions = make, halter, sessions
         self._made: Ownership | None = None
         self._fences: dict[str, _Fence] = {}
-        # Re-homable sessions with an epoch of ours that has not begun, and the end of the lease.
-        self._taken: dict[str, float] = {}
+        self._taken: dict[str, _Taken] = {}  # of re-homable sessions
         self._tasks = Tasks("the fence of a session")
 
     @property
@@ -99,13 +111,27 @@ class Leases:
         waiting: Waiting = silent,
         lost: bool = False,
     ) -> int:
-        """The next epoch of a session: Ownership.acquire."""
-        sent = boottime()
-        taken = await self.ownership.acquire(session, epoch, wait, waiting, lost)
-        now = (await self.ownership.status(session)).lease
-        if now is not None and now.rehomable:
-            self._taken[session] = sent + self.ownership.terms.term_s
-        return taken
+        """The next epoch of a session: Ownership.take. Its lease is renewed from now on."""
+        taken = await self.ownership.take(session, epoch, wait, waiting, lost)
+        if taken.rehomable:
+            self._taken[session] = _Taken(taken.epoch, taken.until)
+            self.ownership.hold(session, taken.epoch)
+        return taken.epoch
+
+    def refuse_lost(self, session: str) -> None:
+        """Refuse to begin an incarnation whose lease has ended meanwhile."""
+        taken = self._taken.get(session)
+        if taken is not None and (taken.lost or taken.until <= boottime()):
+            raise Fenced(
+                f"the lease of {session} ended before its incarnation could begin",
+                "`holdfast lease show` tells where it is; try again",
+            )
+
+    async def give_up(self, session: str) -> None:
+        """Release an epoch whose incarnation could not be made."""
+        if (taken := self._taken.get(session)) is not None:
+            with contextlib.suppress(HoldfastError):
+                await asyncio.shield(self._tasks.spawn(self.release(session, taken.epoch)))
 
     async def take_next(self, row: SessionRow) -> None:
         """Take the next epoch for an incarnation here: afterwards `row.epoch + 1` is only ours.
@@ -187,8 +213,17 @@ class Leases:
             ) from e
 
     async def release(self, session: str, epoch: int, by: str = "host") -> None:
-        """The incarnation acts no more: its successor, on any machine, need not wait."""
+        """The incarnation acts no more: its successor, on any machine, need not wait.
+
+        Refused: something of the session may still act here.
+        """
+        until = boottime() + KEEPER_S
+        while await self._runs(session):
+            if session in self._sessions or boottime() > until:
+                raise Refused(f"session {session} runs here: its lease is not released")
+            await asyncio.sleep(LOOK_S)  # a keeper that was released takes a moment to exit
         await self.ownership.release(session, epoch, by)
+        self._taken.pop(session, None)
 
     async def let_go(self, session: str) -> None:
         """Release the lease of a session that has no incarnation here, if this machine has it."""
@@ -226,13 +261,14 @@ class Leases:
         """Observer: a session begins, or this host found it."""
         session.lease = lambda: self.shown(session)
         session.on_fence_fell = lambda: self._fell(session)
-        until = self._taken.pop(session.id, None)
-        session.record.rehomable = session.record.rehomable or until is not None
+        taken = self._taken.pop(session.id, None)
+        session.record.rehomable = session.record.rehomable or taken is not None
         if session.record.rehomable:
             self._fences[session.id] = _Fence()
-        if until is not None:
-            self._set(session, until)
-            self.ownership.hold(session.id, session.record.epoch)
+        if taken is not None and taken.epoch == session.record.epoch:
+            self._set(session, taken.until)
+            if taken.lost:
+                self.lost(session.id, taken.epoch, None)
 
     def adopted(self, session: Session, was: str) -> None:
         """The last host's session, in the state `was`, may have been fenced meanwhile."""
@@ -305,6 +341,8 @@ class Leases:
 
     def extend(self, session_id: str, epoch: int, until: float) -> None:
         session, fence = self._of(session_id, epoch)
+        if (taken := self._taken.get(session_id)) is not None and taken.epoch == epoch:
+            taken.until = until
         if session is None or fence is None or until <= boottime():
             return
         fence.ours = True
@@ -320,6 +358,8 @@ class Leases:
 
     def lost(self, session_id: str, epoch: int, found: Lease | None) -> None:
         session, fence = self._of(session_id, epoch)
+        if (taken := self._taken.get(session_id)) is not None and taken.epoch == epoch:
+            taken.lost = True
         if session is None or fence is None:
             return
         fence.ours, fence.until = False, 0.0
@@ -327,6 +367,8 @@ class Leases:
         self._tasks.spawn(self._give_up(session, fence, found))
 
     def superseded(self) -> None:
+        for taken in self._taken.values():
+            taken.lost = True
         for session_id in [*self._fences]:
             if (session := self._sessions.get(session_id)) is not None:
                 self.lost(session_id, session.record.epoch, None)

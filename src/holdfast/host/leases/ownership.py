@@ -1,6 +1,6 @@
 """This machine's ownership of sessions: it asks the store, and keeps the lease (R3).
 
-`acquire`, `release` and `status` are the only way to an epoch for a restore, a move or a session
+`take`, `release` and `status` are the only way to an epoch for a restore, a move or a session
 that comes back. Two kinds of requests go to the store: those of the `Owner`, which renews one
 lease for all sessions that may be re-homed, and changes of single sessions (core/lease/changes).
 """
@@ -53,6 +53,14 @@ class Status(NamedTuple):
     lease: Lease | None
     name: str  # of the owner's machine
     left: float
+
+
+class Taken(NamedTuple):
+    """An epoch of ours. `until`: the end of its lease, if the session is re-homable."""
+
+    epoch: int
+    rehomable: bool
+    until: float
 
 
 class Keepers(Protocol):
@@ -155,6 +163,16 @@ class Ownership:
         waiting: Callable[[float, str], None] = lambda left, why: None,
         lost: bool = False,
     ) -> int:
+        return (await self.take(session, epoch, wait, waiting, lost)).epoch
+
+    async def take(
+        self,
+        session: str,
+        epoch: int,
+        wait: bool = False,
+        waiting: Callable[[float, str], None] = lambda left, why: None,
+        lost: bool = False,
+    ) -> Taken:
         """The next epoch of a session, for a new incarnation here; the last one known is `epoch`.
 
         Its keeper must be gone, if the last incarnation was on this machine. Fenced: another
@@ -175,8 +193,8 @@ class Ownership:
                     raise
                 await asyncio.sleep(AGAIN_S)
 
-    async def _take(self, session: str, epoch: int, lost: bool) -> int:
-        taken = 0
+    async def _take(self, session: str, epoch: int, lost: bool) -> Taken:
+        taken, sent = 0, 0.0
         for _ in range(TRIES):
             found = await self._found(session)
             now = found.lease
@@ -190,16 +208,18 @@ class Ownership:
                     self.me.run,
                 )
             ):
-                return taken  # an answer was lost
+                return Taken(taken, now.rehomable, sent + self.terms.term_s)  # an answer was lost
+            sent = boottime()
             try:
                 taken, commit = changes.take(
-                    session, epoch, found, self.me, self._sights, boottime(), lost
+                    session, epoch, found, self.me, self._sights, sent, lost
                 )
             except Denied as e:
                 raise Fenced(str(e), "`holdfast lease show` tells its machine") from e
             try:
                 if await self._in_thread(self.store.commit, commit):
-                    return taken
+                    rehomable = now is not None and now.rehomable
+                    return Taken(taken, rehomable, sent + self.terms.term_s)
             except Unavailable:
                 continue
         raise Unavailable(f"the lease of {session} changes all the time", "try again")

@@ -70,6 +70,14 @@ class Loss(NamedTuple):
     epoch: int
 
 
+class Why(NamedTuple):
+    """Why a session comes back, for its users; `by`: the operator."""
+
+    reason: str
+    notes: tuple[str, ...]
+    by: str
+
+
 class Output(NamedTuple):
     """Stored output of the lost incarnation: the newest bytes, and the offset of their end."""
 
@@ -258,6 +266,15 @@ class NearEnd:
             raise Unavailable("its description cannot be read")
         last = record.epoch
         await host.leases.take_soon(record)
+        try:
+            return await self._next(record, known, last, Why(reason, notes, by))
+        except BaseException:
+            await host.leases.give_up(record.id)
+            raise
+
+    async def _next(self, record: SessionRow, known: Description, last: int, why: Why) -> Session:
+        """The session with the epoch after `record.epoch`; its last incarnation had `last`."""
+        host, reason = self._host, why.reason
         self.interruptions.returns(record.id)
         before = record.state
         record.state = lifecycle.step(before, "interrupted")
@@ -266,17 +283,17 @@ class NearEnd:
         host.writers.forget_acts(record.id)
         await host.halter.in_thread(host.halter.groups.renew, record.id)
         in_flight = self._in_flight.pop(record.id, [])[-incarnation.IN_FLIGHT_KEPT :]
-        loss = Loss(reason, before, tuple(in_flight), notes, last)
+        loss = Loss(reason, before, tuple(in_flight), why.notes, last)
         output = await host.threads.of(record.id, _stored, host.spooling.spool(record.id, 0))
         record = self._named(record)
         coming = await plan(host, record, known, loss, output)
         try:
-            session = await self._begin(coming, by)
+            session = await self._begin(coming, why.by)
         except NoNetwork as e:
             note = f"It has no network: its own could not be connected ({e.why})."
             loss = loss._replace(notes=(*loss.notes, note))
             coming = await plan(host, record, known, loss, output, network=False)
-            session = await self._begin(coming, by)
+            session = await self._begin(coming, why.by)
         tell(session, host.journal, coming.lost)
         with contextlib.suppress(Unavailable):  # acts of the lost incarnation are not done again
             await host.journal.catch_up(
