@@ -35,6 +35,7 @@ from holdfast.model.errors import HoldfastError, NotFound, Refused, TimedOut, Un
 if TYPE_CHECKING:
     from holdfast.home.keys import Identity
     from holdfast.home.machines import Machine
+    from holdfast.host.lifecycle.adoption import Adoptions
     from holdfast.host.processes.halt import Halter
     from holdfast.host.relays.uplinks import Uplinks
     from holdfast.host.runtime.tasks import Tasks
@@ -50,6 +51,9 @@ LOOK_S: Final = 1.0  # between two looks at the lines to the relays
 
 class Engine(Maker, Protocol):
     """The parts of the engine that this room needs."""
+
+    @property
+    def adoptions(self) -> Adoptions: ...
 
     @property
     def incarnations(self) -> Incarnations: ...
@@ -193,12 +197,10 @@ class Copies:
 
     async def refuse_gone(self, session: str, lost: bool = False) -> None:
         """Refuse to bring a session back that goes on at another machine."""
+        self.moving.refuse_under_way(session, session)
         note = self.sending.noted(session, MOVE)
         if note is not None and not note.get("epoch"):
-            if session in self._engine.ended and not lost and not note.get("offered"):
-                await self.moving.settled(session, note)
-                raise Refused("a move had begun; the session is restored", "attach to it")
-            if lost:
+            if lost or not note.get("offered"):
                 self.sending.note(session, MOVE, None)
                 return
             if not await self.moving.settled(session, note):
