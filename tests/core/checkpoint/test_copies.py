@@ -104,6 +104,18 @@ def test_t4_a_mount_that_does_not_travel_is_refused() -> None:
         {"parts": {"../x": [1, SHA]}},
         {"parts": {"x": [1, "short"]}},
         {"parts": {"x": [-1, SHA]}},
+        {"parts": {"x": [1, SHA]}},
+        {"parts": {"key": [1 << 20, SHA]}},
+        {"parts": {"manifest.json": [1 << 40, SHA]}},
+        {"parts": {"manifest.json": [6, SHA], f"objects/{SHA}": [5, SHA]}},
+        {"epoch": 1.5},
+        {"net": "else"},
+        {"record": [float("inf"), ""]},
+        {"needs": [["etc/passwd", 1, SHA]]},
+        {"needs": [["/a\0b", 1, SHA]]},
+        {"needs": [["/\ud800", 1, SHA]]},
+        {"needs": [["/a", 1, "x"]]},
+        {"mounts": [[1, "/home/ann/code/\0", "/home/ann/code"]]},
         {"epoch": -1},
         {"roots": [["elsewhere", "", []]]},
         {"needs": [1]},
@@ -169,3 +181,23 @@ def test_t4_a_link_where_the_host_writes_is_refused(role: str) -> None:
         entries = [["token", kind, 0o777, 0, 0, 1, 0, "/etc/passwd"]]
         with pytest.raises(Unusable):
             copies.decode(changed(roots=[[role, "", entries]], mounts=[]))
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [["x" * 256, "f", 0o644, 0, 0, 1, 0, SHA]],
+        [["\ud800", "f", 0o644, 0, 0, 1, 0, SHA]],
+        [["a", "l", 0o777, 0, 0, 1, 0, "x" * 5000]],
+        [["a", "f", 0o644, 0, 0, 1 << 70, 0, SHA]],
+        [["a", "f", 0o644, 0, 0, 1, 1, SHA], ["b", "f", 0o644, 0, 0, 1, 2, SHA]],
+        [[f"{n}", "f", 0o644, 0, 0, 1, 1 << 30, SHA] for n in range(9)],
+    ],
+)
+def test_t4_a_file_that_the_disk_cannot_have_is_refused(entries: list[Any]) -> None:
+    with pytest.raises(Unusable):
+        copies.decode(changed(roots=[["shared", "/w", entries]], mounts=[]))
+
+
+def test_the_room_of_a_session_counts_every_file() -> None:
+    assert copies.laid_out_bytes(COPY) == 5 + 5 + 7

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.installation import eventually
 from tests.support.recovery.checkpoint import criu
-from tests.support.recovery.two_machines import Machine, Two, two_machines
+from tests.support.recovery.two_machines import Machine, Two, pair, two_machines
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,32 @@ def test_r4_connections_that_did_not_survive_a_move_are_listed(two: Two) -> None
     assert len([e for e in told if e["event"] == "session.restored"]) == 1
     lost = [e for e in told if e["event"] == "connection.lost"]
     assert {one["kind"] for one in lost} == {"closed_by_move"} and len(lost) == 2
+
+
+def test_r3_a_session_moves_back_and_forth(two: Two) -> None:
+    """Claims, offers and forwarding of an earlier stay do not stop or end a later one."""
+    here, there = two.here, two.there
+    made = shell(here, "ferry")
+    pair(here, there)
+    there.ok("machines", "trust", "desk")
+    for number in range(2):
+        said = here.ok("move", "ferry", "vault", "--json").json
+        assert said["epoch"] == made["epoch"] + 1 + 2 * number
+        assert there.says("ferry", "echo $X") == "kept\n"
+        if number:
+            break
+        assert there.ok("move", "ferry", "desk", "--json").json["epoch"] == made["epoch"] + 2
+        assert one_place(two, made["id"]) is here
+        assert here.says("ferry", "echo $X; cat ~/own shared") == "kept\nown\nshared\n"
+        # A copy makes this machine ask vault, which has an old claim to the session.
+        here.ok("checkpoint", "ferry", "--to", "vault")
+        there.ok("forget", "ferry")
+        here.ok("down")
+        here.ok("up", "--detach")
+        assert here.says("ferry", "echo $X") == "kept\n"
+        assert one_place(two, made["id"]) is here
+    assert one_place(two, made["id"]) is there
+    assert "goes on at vault" in here.cli("restore", "ferry").err
 
 
 def test_r2_an_attached_client_follows(two: Two) -> None:

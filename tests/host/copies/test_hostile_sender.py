@@ -43,7 +43,7 @@ def described(received: Received, copy: Copy, sender: str, checkpoint: str = CHE
     """Offer a copy, and bring its description."""
     data = copies.encode(replace(copy, checkpoint=checkpoint))
     sha = hashlib.sha256(data)
-    received.offer(SESSION, checkpoint, sender, sha.hexdigest(), len(data))
+    received.offer(SESSION, checkpoint, sender, sha.hexdigest(), len(data), copy.epoch)
     sink = received.sink(SESSION, checkpoint, sender)
     sink.feed(sha.digest() + bytes(8) + len(data).to_bytes(8, "big") + data)
     sink.close()
@@ -52,12 +52,12 @@ def described(received: Received, copy: Copy, sender: str, checkpoint: str = CHE
 def test_t4_an_object_is_named_by_a_hash_only(tmp_path: Path) -> None:
     received = Received(str(tmp_path), 1 << 30)
     with pytest.raises(NotFound):
-        received.offer(SESSION, CHECKPOINT, "desk", "../../../keys/machine", 10)
+        received.offer(SESSION, CHECKPOINT, "desk", "../../../keys/machine", 10, 1)
 
 
 def test_t4_a_sender_that_does_not_ask_for_room_gets_none(tmp_path: Path) -> None:
-    received = Received(str(tmp_path), 1 << 20)
-    big = replace(COPY, parts={f"objects/{SHA}": (2 << 20, SHA)})
+    received = Received(str(tmp_path), 1 << 19)
+    big = replace(COPY, parts={f"objects/{SHA}": (1 << 20, SHA)})
     described(received, big, "desk")
     with pytest.raises(Refused, match="room"):
         received.sink(SESSION, CHECKPOINT, "desk")
@@ -140,13 +140,13 @@ def test_t4_an_invented_id_deletes_and_reads_nothing(tmp_path: Path, name: str) 
     before = sorted(tmp_path.rglob("*"))
     attempts: list[Callable[[], object]] = [
         lambda: received.remove(name),
-        lambda: received.offer(name, CHECKPOINT, "desk", SHA, 10),
-        lambda: received.offer(SESSION, name, "desk", SHA, 10),
+        lambda: received.offer(name, CHECKPOINT, "desk", SHA, 10, 1),
+        lambda: received.offer(SESSION, name, "desk", SHA, 10, 1),
         lambda: received.missing(name, CHECKPOINT, "desk", 0),
         lambda: received.sink(SESSION, name, "desk"),
         lambda: received.commit(name, CHECKPOINT, "desk"),
         lambda: received.taken_of(name, "desk"),
-        lambda: received.take(name, 1, 0.0, False),
+        lambda: received.take(name, 1, 0.0, "desk"),
         lambda: received.content(SESSION, name),
         lambda: trees.remove(str(tmp_path), name),
         lambda: Outbox(str(tmp_path), name),
@@ -155,3 +155,137 @@ def test_t4_an_invented_id_deletes_and_reads_nothing(tmp_path: Path, name: str) 
         with pytest.raises(NotFound):
             attempt()
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_r3_a_claim_is_forgotten_when_its_machine_has_run_the_session_since(
+    tmp_path: Path,
+) -> None:
+    """desk -> vault -> desk -> vault."""
+    received = Received(str(tmp_path), 1 << 30)
+    described(received, COPY, "desk")
+    received.commit(SESSION, CHECKPOINT, "desk")
+    assert received.taken_of(SESSION, "desk") is None
+    received.take(SESSION, 4, 1000.0, "desk")
+    received.drop(SESSION)
+    found = received.taken_of(SESSION, "desk")
+    assert found is not None and found["epoch"] == 4
+    with pytest.raises(Refused, match="incarnation 4"):
+        described(received, COPY, "desk")
+    with pytest.raises(NotFound):
+        received.commit(SESSION, CHECKPOINT, "desk")
+    described(received, replace(COPY, epoch=5), "desk", "cp-ba9876543210")
+    received.commit(SESSION, "cp-ba9876543210", "desk")
+    assert received.taken_of(SESSION, "desk") is None
+    received.take(SESSION, 6, 2000.0, "desk")
+    received.untake(SESSION, "desk")
+    assert received.taken_of(SESSION, "desk") is None
+
+
+def test_r3_a_claim_outlives_claims_of_later_machines(tmp_path: Path) -> None:
+    """The answer to desk was lost; the session went on to a third machine, and came back."""
+    received = Received(str(tmp_path), 1 << 30)
+    described(received, COPY, "desk")
+    received.commit(SESSION, CHECKPOINT, "desk")
+    received.take(SESSION, 4, 1000.0, "desk")
+    received.drop(SESSION)
+    described(received, replace(COPY, epoch=5), "third", "cp-ba9876543210")
+    received.commit(SESSION, "cp-ba9876543210", "third")
+    before = received.taken_of(SESSION, "desk")
+    received.take(SESSION, 6, 2000.0, "third")
+    after = received.taken_of(SESSION, "desk")
+    assert before is not None and after is not None and before["epoch"] == after["epoch"] == 4
+
+
+def test_t4_a_description_of_another_incarnation_than_offered_is_refused(tmp_path: Path) -> None:
+    received = Received(str(tmp_path), 1 << 30)
+    data = copies.encode(COPY)
+    sha = hashlib.sha256(data)
+    received.offer(SESSION, CHECKPOINT, "desk", sha.hexdigest(), len(data), COPY.epoch + 1)
+    sink = received.sink(SESSION, CHECKPOINT, "desk")
+    sink.feed(sha.digest() + bytes(8) + len(data).to_bytes(8, "big") + data)
+    with pytest.raises(Refused, match="another copy"):
+        received.commit(SESSION, CHECKPOINT, "desk")
+
+
+def test_t4_a_machine_withdraws_only_what_it_brought(tmp_path: Path) -> None:
+    received = Received(str(tmp_path), 1 << 30)
+    described(received, COPY, "desk")
+    assert not received.withdrawn(SESSION, "other")
+    received.commit(SESSION, CHECKPOINT, "desk")
+    assert not received.withdrawn(SESSION, "other") and received.withdrawn(SESSION, "desk")
+    assert [one.checkpoint for one in received.of(SESSION)] == [CHECKPOINT]
+
+
+def contents(*sizes: int) -> tuple[Copy, list[bytes]]:
+    made = [os.urandom(size) for size in sizes]
+    named = [(len(data), hashlib.sha256(data).hexdigest()) for data in made]
+    return replace(COPY, parts={f"objects/{sha}": (size, sha) for size, sha in named}), made
+
+
+def message(data: bytes, offset: int = 0) -> bytes:
+    head = hashlib.sha256(data).digest() + offset.to_bytes(8, "big")
+    return head + (len(data) - offset).to_bytes(8, "big") + data[offset:]
+
+
+def test_t4_transfers_at_the_same_time_get_no_more_room_than_there_is(tmp_path: Path) -> None:
+    received = Received(str(tmp_path), 1_000_000)
+    for number, session in enumerate((SESSION, "ba9876543210")):
+        copy, _ = contents(600_000)
+        data = copies.encode(replace(copy, session=session))
+        sha = hashlib.sha256(data).hexdigest()
+        received.offer(session, CHECKPOINT, "desk", sha, len(data), copy.epoch)
+        sink = received.sink(session, CHECKPOINT, "desk")
+        sink.feed(message(data))
+        sink.close()
+        if number:
+            with pytest.raises(Refused, match="room"):
+                received.sink(session, CHECKPOINT, "desk")
+        else:
+            first = received.sink(session, CHECKPOINT, "desk")
+    first.close()
+    received.sink("ba9876543210", CHECKPOINT, "desk").close()
+
+
+def test_t4_a_second_transfer_of_a_session_ends_the_first(tmp_path: Path) -> None:
+    """Else two transfers would write one file, longer than its size."""
+    received = Received(str(tmp_path), 1 << 30)
+    copy, [data] = contents(1000)
+    described(received, copy, "desk")
+    first = received.sink(SESSION, CHECKPOINT, "desk")
+    first.feed(message(data)[:500])
+    second = received.sink(SESSION, CHECKPOINT, "desk")
+    with pytest.raises(Refused, match="another transfer"):
+        first.feed(message(data)[500:])
+    second.feed(message(data, 500 - HEADER_BYTES))
+    second.close()
+    assert received.commit(SESSION, CHECKPOINT, "desk").checkpoint == CHECKPOINT
+    received.verify(copy)
+
+
+def test_an_offer_that_was_not_completed_keeps_no_old_contents(tmp_path: Path) -> None:
+    received = Received(str(tmp_path), 1 << 30)
+    described(received, replace(COPY, name="never"), "desk", "cp-000000000000")
+    for number in range(1, 5):
+        copy, [data] = contents(1000 + number)
+        copy = replace(copy, at=float(number))
+        described(received, copy, "desk", f"cp-00000000000{number}")
+        sink = received.sink(SESSION, f"cp-00000000000{number}", "desk")
+        sink.feed(message(data))
+        sink.close()
+        received.commit(SESSION, f"cp-00000000000{number}", "desk")
+    place = tmp_path / "copies" / SESSION
+    assert len(received.of(SESSION)) == 2 and not [*place.glob("*.offer")]
+    assert len([*(place / "objects").iterdir()]) == 2
+
+
+def test_t4_a_part_longer_than_its_content_does_not_stop_a_transfer(tmp_path: Path) -> None:
+    received = Received(str(tmp_path), 1 << 30)
+    copy, [data] = contents(100)
+    described(received, copy, "desk")
+    (tmp_path / "copies" / SESSION / "parts" / hashlib.sha256(data).hexdigest()).write_bytes(
+        bytes(200)
+    )
+    sink = received.sink(SESSION, CHECKPOINT, "desk")
+    sink.feed(message(data))
+    sink.close()
+    assert received.commit(SESSION, CHECKPOINT, "desk").epoch == COPY.epoch

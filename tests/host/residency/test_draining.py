@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.host.residency.draining import Draining
-from holdfast.model.errors import Refused
+from holdfast.core.checkpoint.preflight import Preflight
+from holdfast.host.residency import draining as module
+from holdfast.host.residency.draining import BEGAN, Draining
+from holdfast.model.errors import OutcomeUnknown, Refused
 
 
 def test_r9_a_drain_waits_for_the_end_of_one_that_was_cancelled() -> None:
@@ -44,3 +46,91 @@ def test_r9_a_drain_waits_for_the_end_of_one_that_was_cancelled() -> None:
             assert await draining.run("ann", 5.0, "", lambda facts: None) == ()
 
     asyncio.run(drained())
+
+
+class Machine:
+    """A machine with sessions that are saved by `evict`, or moved by `mover`."""
+
+    def __init__(self, *names: str) -> None:
+        self.sessions = {name: self.session(name) for name in names}
+        self.busy = set[str]()
+        engine: Any = SimpleNamespace(
+            sessions=self.sessions,
+            unreachable={},
+            adoptions=SimpleNamespace(all=self.adopted),
+            events=SimpleNamespace(note=lambda *facts: None),
+            incarnations=SimpleNamespace(
+                checkpoints=SimpleNamespace(free=lambda: 1 << 40, busy=self.busy)
+            ),
+        )
+        self.draining = Draining(engine, SimpleNamespace(evict=self.evict))  # type: ignore[arg-type]
+
+    def session(self, name: str) -> Any:
+        viewers = SimpleNamespace(tell=lambda *args, **facts: None)
+        end_of = SimpleNamespace(saved_as="")
+        return SimpleNamespace(id=name, name=name, ending=False, viewers=viewers, end_of=end_of)
+
+    async def adopted(self) -> None:
+        return
+
+    async def evict(self, session: Any, why: str, tell: Any) -> Any:
+        assert session.id not in self.busy
+        del self.sessions[session.id]
+        return SimpleNamespace(id="cp", bytes=1, losses=())
+
+    def drain(self, monkeypatch: pytest.MonkeyPatch, to: str = "") -> dict[str, Any]:
+        async def examine(*args: Any) -> Preflight:
+            return Preflight((), (), 1, 0.1)
+
+        async def run() -> dict[str, Any]:
+            found = await self.draining.run("ann", 5.0, to, lambda facts: None)
+            return {one.name: one for one in found}
+
+        monkeypatch.setattr(module, "examine", examine)
+        return asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("it did not answer"), RuntimeError("x")])
+def test_r9_a_session_that_is_at_neither_place_is_named(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    machine = Machine("good", "lost")
+
+    async def mover(session: Any, to: str) -> str:
+        del machine.sessions[session.id]
+        if session.name == "lost":
+            raise error
+        return to
+
+    machine.draining.mover = mover
+    found = machine.drain(monkeypatch, "vault")
+    assert found["good"].saved and found["good"].machine == "vault"
+    assert not found["lost"].saved and str(error) in found["lost"].why
+
+
+def test_r9_a_session_that_began_while_others_were_saved_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine("good")
+    evict = machine.evict
+
+    async def slow(session: Any, why: str, tell: Any) -> Any:
+        machine.sessions["late"] = machine.session("late")
+        return await evict(session, why, tell)
+
+    machine.draining._evictions.evict = slow  # type: ignore[method-assign,assignment]
+    found = machine.drain(monkeypatch)
+    assert found["good"].saved and found["late"].why == BEGAN
+
+
+def test_r9_a_drain_waits_for_a_save_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine("busy")
+    machine.busy.add("busy")
+    pause = asyncio.sleep
+
+    async def slept(seconds: float) -> None:
+        machine.busy.clear()
+        await pause(0)
+
+    monkeypatch.setattr(asyncio, "sleep", slept)
+    assert machine.drain(monkeypatch)["busy"].saved

@@ -14,12 +14,18 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
+from holdfast.core.checkpoint import manifest as forms
+from holdfast.core.checkpoint.pieces import OBJECT_MAX
 from holdfast.model import signing
+from holdfast.model.contained import NETWORKS
 from holdfast.model.errors import Usage
 from holdfast.model.ids import check_name, is_checkpoint_id, is_digest, is_session_id
 
 FORMAT: Final = 1
 BYTES_MAX: Final = 64 << 20  # of a description
+KEY_BYTES_MAX: Final = 4096  # of the sealed key
+MOUNTS_MAX: Final = 4096
+NAME_BYTES_MAX: Final = 255  # of a file
 ENTRIES_MAX: Final = 200_000  # files and directories that travel with a checkpoint
 FILES_BYTES_MAX: Final = 8 << 30  # of these files
 NEEDS_MAX: Final = 4096
@@ -31,6 +37,7 @@ PRIVATE, READABLE, WRITABLE, NOTES, SHARED = "private", "readable", "writable", 
 ROLES: Final = (PRIVATE, READABLE, WRITABLE, NOTES, SHARED)
 _OF_HOST: Final = (READABLE, NOTES)  # in these the host itself writes files
 KEY: Final = "key"  # the part with the secret of the checkpoint, sealed to the receiver
+_PARTS_MAX: Final = {forms.NAME: forms.BYTES_MAX, KEY: KEY_BYTES_MAX}
 _RESERVED: Final = ("/proc", "/dev", "/sys", "/.holdfast")
 LOST_EPOCHS: Final = 100  # the machine that is lost may have begun incarnations unknown here
 
@@ -137,9 +144,16 @@ def decode(data: bytes) -> Copy:
                 "record": (int(found["record"][0]), str(found["record"][1])),
             }
         )
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as e:
+        _check(copy)
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as e:
         raise Unusable(f"the description is damaged: {type(e).__name__}: {e}"[:200]) from e
-    _check(copy)
     return copy
 
 
@@ -156,18 +170,26 @@ def machine_of(found: Any) -> Machine:
     """Unusable if these are no facts about a machine."""
     try:
         return _machine(found)
-    except (ValueError, TypeError) as e:
+    except (ValueError, TypeError, OverflowError) as e:
         raise Unusable("the facts about the machine are damaged") from e
 
 
 def needs_of(found: Any) -> tuple[Need, ...]:
     try:
         needs = tuple(Need(str(p), int(s), str(h)) for p, s, h in found)
+        _check_needs(needs)
     except (ValueError, TypeError) as e:
         raise Unusable("the list of needed files is damaged") from e
+    return needs
+
+
+def _check_needs(needs: tuple[Need, ...]) -> None:
     if len(needs) > NEEDS_MAX:
         raise Unusable("the processes need too many files")
-    return needs
+    for one in needs:
+        if not one.path.startswith("/") or not _is_path(one.path):
+            raise Unusable(f"{one.path[:80]!a} is no path of a needed file")
+        _check_object(one.size, one.sha256)
 
 
 def _entry(found: list[Any]) -> Entry:
@@ -193,18 +215,18 @@ def _check(copy: Copy) -> None:
         raise Unusable("it names no machine") from e
     if not isinstance(copy.final, bool):
         raise Unusable("it does not say whether the processes ended")
+    if type(copy.epoch) is not int or copy.net not in ("", *NETWORKS):
+        raise Unusable("its incarnation or its network is unknown")
     numbers = (copy.epoch, copy.at, copy.made, *copy.record[:1])
     if not all(isinstance(one, int | float) and 0 <= one < 1 << 53 for one in numbers):
         raise Unusable("a number is out of range")
     if not is_session_id(copy.session) or not is_checkpoint_id(copy.checkpoint):
         raise Unusable("it names no session or no checkpoint")
     for name, (size, sha) in copy.parts.items():
-        parents = name.split("/")
-        if len(parents) > 2 or any(part in ("", ".", "..") for part in parents) or "\0" in name:
-            raise Unusable(f"{name[:80]!a} is no file of a checkpoint")
         _check_object(size, sha)
-    if len(copy.needs) > NEEDS_MAX:
-        raise Unusable("the processes need too many files")
+        if size > _PARTS_MAX.get(name, OBJECT_MAX if forms.is_file(name) else -1):
+            raise Unusable(f"{name[:80]!a} is no file of a checkpoint, or too long")
+    _check_needs(copy.needs)
     if sum(len(root.entries) for root in copy.roots) > ENTRIES_MAX:
         raise Unusable(f"it has more than {ENTRIES_MAX} files")
     for root in copy.roots:
@@ -215,13 +237,39 @@ def _check(copy: Copy) -> None:
         check_tree(root.entries)
         if root.role in _OF_HOST and any(one.kind not in (DIRECTORY, FILE) for one in root.entries):
             raise Unusable("a directory of the host has other entries than files")
+    _check_sizes(copy)
     places = [(root.role, root.target) for root in copy.roots]
     if len(set(places)) < len(places):  # a link of one could lead a file of the other elsewhere
         raise Unusable("two trees have the same place")
     shared = [root.target for root in copy.roots if root.role == SHARED]
+    if len(copy.mounts) > MOUNTS_MAX:
+        raise Unusable("it has too many mounts")
     for _, target, source in copy.mounts:
-        if not any(within(target, top) and within(source, top) for top in shared):
+        inside = any(within(target, top) and within(source, top) for top in shared)
+        if not inside or not _is_path(target) or not _is_path(source):
             raise Unusable(f"{target[:80]!a} does not travel with the session")
+
+
+def _check_sizes(copy: Copy) -> None:
+    """Each content has one size, so that the room for the contents is the room for the files."""
+    sizes = dict[str, int]()
+    files = [(one.size, one.ref) for root in copy.roots for one in root.entries if one.kind == FILE]
+    for size, sha in (*copy.parts.values(), *files):
+        if sizes.setdefault(sha, size) != size:
+            raise Unusable("a content has two sizes")
+    if sum(size for size, _ in files) > FILES_BYTES_MAX:
+        raise Unusable(f"its files have more than {FILES_BYTES_MAX >> 30} GiB")
+
+
+def laid_out_bytes(copy: Copy) -> int:
+    """Room on the disk for a session that begins from the copy, without directories."""
+    files = sum(one.size for root in copy.roots for one in root.entries if one.kind == FILE)
+    return files + sum(size for size, _ in copy.parts.values())
+
+
+def _is_path(path: str) -> bool:
+    """Whether the system can have a file of that path; ValueError if it cannot be encoded."""
+    return "\0" not in path and len(path.encode("utf-8", "surrogateescape")) <= PATH_BYTES_MAX
 
 
 def _is_target(path: str) -> bool:
@@ -230,7 +278,7 @@ def _is_target(path: str) -> bool:
         path.startswith("/")
         and bool(parts[0])
         and not any(part in ("", ".", "..") for part in parts)
-        and "\0" not in path
+        and _is_path(path)
         and not any(within(path, top) for top in _RESERVED)
     )
 
@@ -257,8 +305,8 @@ def check_tree(entries: Iterable[Entry]) -> None:
         parent, _, name = one.path.rpartition("/")
         if (
             name in ("", ".", "..")
-            or "\0" in one.path
-            or len(one.path.encode("utf-8", "surrogateescape")) > PATH_BYTES_MAX
+            or not _is_path(one.path)
+            or len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES_MAX
             or parent not in directories
             or one.path in seen
             or one.path.startswith("/")
@@ -270,7 +318,9 @@ def check_tree(entries: Iterable[Entry]) -> None:
             raise Unusable(f"{one.path[:80]!a} has no owner")
         if one.kind == FILE:
             _check_object(one.size, one.ref)
-        if one.kind == LINK and (not one.ref or "\0" in one.ref):
+        if abs(one.mtime_ns) >= 1 << 63:
+            raise Unusable(f"{one.path[:80]!a} has no time")
+        if one.kind == LINK and (not one.ref or not _is_path(one.ref)):
             raise Unusable(f"{one.path[:80]!a} is a link to nothing")
         seen.add(one.path)
         if one.kind == DIRECTORY:

@@ -21,13 +21,13 @@ from holdfast.host.checkpoints.copies import Copies as CheckpointCopies
 from holdfast.host.checkpoints.objects import write_whole
 from holdfast.host.checkpoints.store import PLAN, Checkpoints, read_plan
 from holdfast.host.copies import facts, trees
-from holdfast.host.copies.received import Received
+from holdfast.host.copies.received import SPARE_BYTES, Received
 from holdfast.host.lifecycle import prepare
 from holdfast.host.lifecycle.contained import own_directories, plan, removal
 from holdfast.host.storage.store import SessionRow
 from holdfast.model import signing
 from holdfast.model.contained import HOST
-from holdfast.model.errors import Impossible
+from holdfast.model.errors import Impossible, Refused
 from holdfast.wire import keeper as wire
 from holdfast.wire.spawning import GATE_NONE, MOUNT_FIXED, MOUNT_READ, MOUNT_WRITE, Mount
 
@@ -118,6 +118,9 @@ def _files(home: Home, received: Received, copy: Copy) -> dict[str, str]:
     def content(sha: str) -> Path:
         return received.content(copy.session, sha)
 
+    disk, wanted = os.statvfs(home.state), copies.laid_out_bytes(copy)
+    if wanted > disk.f_bavail * disk.f_frsize - SPARE_BYTES:
+        raise Refused(f"the session needs {wanted / 1e6:.1f} MB of this machine's disk")
     arrived = f"{home.state}/{ARRIVED}/{copy.session}"
     removal.remove(arrived)
     places = {

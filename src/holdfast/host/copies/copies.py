@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -34,6 +35,7 @@ from holdfast.model.errors import HoldfastError, NotFound, Refused, TimedOut, Un
 if TYPE_CHECKING:
     from holdfast.home.keys import Identity
     from holdfast.home.machines import Machine
+    from holdfast.host.lifecycle.adoption import Adoptions
     from holdfast.host.processes.halt import Halter
     from holdfast.host.relays.uplinks import Uplinks
     from holdfast.host.runtime.tasks import Tasks
@@ -49,6 +51,9 @@ LOOK_S: Final = 1.0  # between two looks at the lines to the relays
 
 class Engine(Maker, Protocol):
     """The parts of the engine that this room needs."""
+
+    @property
+    def adoptions(self) -> Adoptions: ...
 
     @property
     def incarnations(self) -> Incarnations: ...
@@ -110,11 +115,14 @@ class Copies:
 
     # ------------------------------------------------------------ received here
 
-    def list_copy(self, copy: Copy) -> None:
+    def list_copy(self, copy: Copy, taken: bool = False) -> None:
         """List a session of another machine as one that can be restored here."""
         found = self._engine.ended.get(copy.session)
         if self._runs(copy.session) or (found is not None and found.state not in (COPIED, MOVED)):
             return
+        note = self.sending.noted(copy.session, MOVE) or {}
+        if note.get("epoch") and note.get("key") != copy.sender and not taken:
+            return  # the session went to another machine; clients find it there
         sender = self.received.sender(copy.session, copy.checkpoint)
         self._engine.ended[copy.session] = row = arrive.row_of(copy, sender)
         self._engine.store.post(store.save(row))
@@ -127,27 +135,40 @@ class Copies:
         return found[-1]
 
     async def give_back(self, session: str, sender: str) -> Json | None:
-        """Forget the copies of a session, unless it was taken over here; then say so."""
+        """Forget the copies that a machine brought, unless the session was taken over; then say so.
+
+        A machine that brought none changes nothing: the session cannot have been taken from it.
+        """
         async with self._taking.setdefault(session, asyncio.Lock()):
             in_thread, row = self._engine.halter.in_thread, self._engine.ended.get(session)
             taken = await in_thread(self.received.taken_of, session, sender)
             if taken is not None and (self._runs(session) or row is None or row.state != COPIED):
                 return taken
-            if any(
-                self.received.sender(session, one.checkpoint) != sender
-                for one in self.received.of(session)
-            ):
-                raise Refused("another machine brought copies of that session")
+            if not await in_thread(self.received.withdrawn, session, sender):
+                return None
+            if self._runs(session):
+                raise Refused("a session with that id runs here", "nothing was changed")
             try:
                 await self._engine.leases.let_go(session)
             except Unavailable:
                 if taken is not None:
                     raise
-            await in_thread(self.received.remove, session)
+            await in_thread(self.received.drop, session)
+            if taken is not None:
+                await in_thread(self.received.untake, session, sender)
             if row is not None and row.state == COPIED:
-                self._engine.ended.pop(session)
-                self._engine.store.post(store.forget(session))
+                self._unlist(row)
             return None
+
+    def _unlist(self, row: SessionRow) -> None:
+        """List a session without copies as before the copies: as moved, or not at all."""
+        note = self.sending.noted(row.id, MOVE) or {}
+        if note.get("epoch"):
+            row.state, row.reason = MOVED, _elsewhere(note["machine"], note["epoch"])
+            self._engine.store.post(store.save(row))
+        else:
+            self._engine.ended.pop(row.id)
+            self._engine.store.post(store.forget(row.id))
 
     def refuse(self, word: str) -> None:
         """Refuse a caller that needs a running session, with what brings it back."""
@@ -176,12 +197,10 @@ class Copies:
 
     async def refuse_gone(self, session: str, lost: bool = False) -> None:
         """Refuse to bring a session back that goes on at another machine."""
+        self.moving.refuse_under_way(session, session)
         note = self.sending.noted(session, MOVE)
         if note is not None and not note.get("epoch"):
-            if session in self._engine.ended and not lost and not note.get("offered"):
-                await self.moving.settled(session, note)
-                raise Refused("a move had begun; the session is restored", "attach to it")
-            if lost:
+            if lost or not note.get("offered"):
                 self.sending.note(session, MOVE, None)
                 return
             if not await self.moving.settled(session, note):
@@ -202,8 +221,11 @@ class Copies:
         chosen = [session] if session else self.received.sessions()
         return [copy for one in chosen for copy in self.received.of(one)]
 
-    def refuse_second(self, session: str) -> None:
-        """Refuse to receive a session that runs here, or whose last incarnation ended here."""
+    def refuse_second(self, session: str, epoch: float = math.inf) -> None:
+        """Refuse to receive a session that runs here, or whose last incarnation ended here.
+
+        A session that went to another machine comes back with that incarnation or a later one.
+        """
         if self._runs(session):
             # The sender asks then whether the session was taken over (_not_sent).
             why = "a session with that id runs here"
@@ -213,6 +235,13 @@ class Copies:
             raise Refused(
                 "a session with that id is on the disk of this machine",
                 "`holdfast forget` there removes it",
+            )
+        went = int((self.sending.noted(session, MOVE) or {}).get("epoch") or 0)
+        if epoch < went:
+            raise Refused(
+                f"the session went on as incarnation {went}",
+                "the incarnation there has to end",
+                taken=went,
             )
 
     async def take_over(
@@ -229,36 +258,59 @@ class Copies:
         """
         async with self._taking.setdefault(copy.session, asyncio.Lock()):
             engine, session = self._engine, copy.session
+            in_thread = engine.halter.in_thread
             if self._runs(session):
                 raise Refused(f"session {copy.name} is running here", "nothing was changed")
             self._makers.add(signing.read(copy.sender))
-            taken = self.received.taken(session)
+            if not (sender := self.received.sender(session, copy.checkpoint)):
+                raise NotFound("the copy was withdrawn")
+            self.list_copy(copy, taken=True)
+            went = self.sending.noted(session, MOVE)
+            taken = await in_thread(self.received.taken_of, session, sender)
             epoch = taken["epoch"] if taken else copies.next_epoch(copy.epoch, lost)
-            await self._clear(session)
-            manifest = await arrive.lay_out(
-                engine, engine.incarnations.checkpoints, self.received, copy
-            )
-            in_thread = engine.halter.in_thread
-            row = arrive.row_of(copy, operator)
-            row.epoch, row.name = epoch - 1, self._free(copy.name)
-            if not lost:
-                row.output_end = manifest.head
-            # The machine that is asked about the session may say so only with an epoch of ours.
-            await engine.leases.take_over(row, stated, waiting)
-            epoch = row.epoch + 1
-            self.sending.note(session, MOVE, None)  # it comes back to this machine
-            await in_thread(self.received.take, session, epoch, time.time(), lost)
             try:
-                made = await engine.incarnations.restore(
-                    row, manifest, operator, take=_taken, how="move"
-                )
+                made = await self._begin(copy, epoch, sender, operator, lost, stated, waiting)
             except BaseException:
-                await in_thread(self.received.untake, session)
-                with contextlib.suppress(HoldfastError):
-                    await engine.leases.let_go(session)
+                if went is not None:
+                    self.sending.note(session, MOVE, went)
                 raise
             self._record(made.session, copy, lost)
+            await in_thread(self.received.drop, session)
             return made
+
+    async def _begin(
+        self,
+        copy: Copy,
+        epoch: int,
+        sender: str,
+        operator: str,
+        lost: bool,
+        stated: bool,
+        waiting: Waiting,
+    ) -> Restored:
+        engine, session, in_thread = self._engine, copy.session, self._engine.halter.in_thread
+        await self._clear(session)
+        manifest = await arrive.lay_out(
+            engine, engine.incarnations.checkpoints, self.received, copy
+        )
+        row = arrive.row_of(copy, operator)
+        row.epoch, row.name = epoch - 1, self._free(copy.name)
+        if not lost:
+            row.output_end = manifest.head
+        # The machine that is asked about the session may say so only with an epoch of ours.
+        await engine.leases.take_over(row, stated, waiting)
+        epoch = row.epoch + 1
+        self.sending.note(session, MOVE, None)  # it comes back to this machine
+        await in_thread(self.received.take, session, epoch, time.time(), sender)
+        try:
+            return await engine.incarnations.restore(
+                row, manifest, operator, take=_taken, how="move"
+            )
+        except BaseException:
+            await in_thread(self.received.untake, session, sender)
+            with contextlib.suppress(HoldfastError):
+                await engine.leases.let_go(session)
+            raise
 
     async def _clear(self, session: str) -> None:
         """Remove what an earlier life of the session left here: the copy replaces all of it."""
@@ -437,11 +489,11 @@ class Copies:
             return True
         if not self._runs(session) and self.sending.noted(session, MOVE) is not None:
             return True
-        for key in self.sending.away(session):
+        for key, sent in self.sending.away(session).items():
             with contextlib.suppress(HoldfastError, TimeoutError):
                 machine = self.trusted(key)
                 said = await errands.ask(machine, "copies.taken", ASK_S, id=session)
-                if said["epoch"]:
+                if int(said["epoch"]) > sent.get("epoch", 0):  # else it came back since
                     await self.gone(session, machine.name, key, int(said["epoch"]))
                     return True
         return False
@@ -449,7 +501,7 @@ class Copies:
     async def gone(self, session_id: str, name: str, key: str, epoch: int) -> None:
         """The session goes on at another machine: end its incarnation here, whatever it does."""
         engine, session = self._engine, self._engine.sessions.get(session_id)
-        reason = f"fenced: it goes on at {name} as incarnation {epoch}"
+        reason = _elsewhere(name, epoch)
         facts = {"machine": name, "key": key, "epoch": epoch, "reason": reason}
         self.sending.note(session_id, MOVE, {"machine": name, "key": key, "epoch": epoch})
         if session is not None:
@@ -465,6 +517,7 @@ class Copies:
             row.ended = row.ended or time.time()
             engine.store.post(store.save(row))
         self._end_schedule(session_id)
+        await engine.halter.in_thread(self.received.drop, session_id)
 
     async def still_here(self, record: SessionRow) -> bool:
         """Asked before a lost session is started anew: whether it is still this machine's."""
@@ -474,10 +527,7 @@ class Copies:
             return True
         found = self.sending.noted(record.id, MOVE) or {}
         record.state, record.ended = MOVED, time.time()
-        record.reason = (
-            f"fenced: it goes on at {found.get('machine', 'another machine')} "
-            f"as incarnation {found.get('epoch', '?')}"
-        )
+        record.reason = _elsewhere(found.get("machine", "another machine"), found.get("epoch", "?"))
         self._engine.ended[record.id] = record
         self._engine.store.post(store.save(record))
         return False
@@ -490,9 +540,13 @@ class Copies:
     async def forget(self, session: str) -> None:
         """Remove copies that were received, and the notes about copies that were sent."""
         in_thread = self._engine.halter.in_thread
-        await in_thread(self.received.remove, session)
+        await in_thread(self.received.drop, session)
         await in_thread(arrive.remove, self._engine.home, session)
         await in_thread(self.sending.forget, session)
+
+
+def _elsewhere(machine: str, epoch: object) -> str:
+    return f"fenced: it goes on at {machine} as incarnation {epoch}"
 
 
 async def _taken(row: SessionRow) -> None:

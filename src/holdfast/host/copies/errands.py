@@ -37,6 +37,16 @@ async def act(machine: Machine, op: str, wait_s: float, /, **fields: Any) -> Jso
 
 async def run(machine: Machine, errand: Json, told: Told = lambda done, of: None) -> Json:
     """The result of an errand; its error as an exception. A caller that leaves ends the process."""
+    try:
+        return await _run(machine, errand, told)
+    except TimeoutError:
+        raise TimedOut(f"the courier to {machine.name} is silent", "try again") from None
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        why = f"the courier to {machine.name} failed: {type(e).__name__}: {e}"
+        raise Unavailable(why, "try again; see host.log") from e
+
+
+async def _run(machine: Machine, errand: Json, told: Told) -> Json:
     process = await asyncio.create_subprocess_exec(
         *programs.module("holdfast.courier"),
         stdin=asyncio.subprocess.PIPE,

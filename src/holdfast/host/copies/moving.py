@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from holdfast.core.checkpoint import copies
 from holdfast.host.checkpoints.save import examine, save
 from holdfast.host.copies import errands
-from holdfast.host.copies.sending import MOVE, Sending, Sent
+from holdfast.host.copies.sending import MOVE, Sending
 from holdfast.host.storage.store import SessionRow
 from holdfast.model import signing
 from holdfast.model.errors import (
@@ -45,6 +45,7 @@ Json = dict[str, Any]
 Tell = Callable[[str, int], None]
 TAKE_S: Final = 180.0  # for the other machine to restore the session
 WITHDRAW_S: Final = 15.0
+RESTORES: Final = 8  # attempts to bring a session back
 
 
 class Gone(Protocol):
@@ -89,15 +90,17 @@ class Moving:
         return (await self.move(session, machine, "drain", lambda step, done: None)).machine
 
     async def move(self, session: Session, machine: Machine, operator: str, tell: Tell) -> Moved:
-        if session.id in self._under_way:
-            raise Refused(f"{session.name} is being moved", "wait until that is over")
+        self.refuse_under_way(session.id, session.name)
         self._under_way.add(session.id)
-        try:
-            # To its end, whether or not the client stays.
-            work = self._engine.tasks.spawn(self._move(session, machine, operator, tell))
-            return await asyncio.shield(work)
-        finally:
-            self._under_way.discard(session.id)
+        # To its end, whether or not the client stays.
+        work = self._engine.tasks.spawn(self._move(session, machine, operator, tell))
+        work.add_done_callback(lambda _: self._under_way.discard(session.id))
+        return await asyncio.shield(work)
+
+    def refuse_under_way(self, session: str, name: str) -> None:
+        """Refuse an act that would begin an incarnation beside the one that is being moved."""
+        if session in self._under_way:
+            raise Refused(f"{name} is being moved", "wait until that is over")
 
     async def _move(self, session: Session, machine: Machine, operator: str, tell: Tell) -> Moved:
         began, checkpoints = time.monotonic(), self._engine.incarnations.checkpoints
@@ -123,15 +126,20 @@ class Moving:
             made = await save(checkpoints, session, operator, True, tell, halter)
             await session.ended
         except BaseException:
-            self._sending.note(session.id, MOVE, None)
+            if not session.end_of.saved_as:  # else the next host brings it back
+                self._sending.note(session.id, MOVE, None)
             raise
         probe("move.stopped")
+        offered = {**note, "offered": True, "checkpoint": made.id}
         try:
             sent = await self._sending.send(session.id, label, made, machine, known, told)
-        except HoldfastError as e:
-            await self._bring_back(session.id, note)
+            self._sending.note(session.id, MOVE, offered)
+            probe("move.offered")
+            await self._engine.leases.let_go(session.id)
+        except Exception as e:
+            await self._back_here(session.id, note)
             raise _back(session.name, machine.name, e) from e
-        epoch = await self._hand_over(session.id, session.name, machine, note, sent)
+        epoch = await self._hand_over(session.id, session.name, machine, offered)
         return Moved(
             machine.name,
             epoch,
@@ -141,35 +149,26 @@ class Moving:
             round((time.monotonic() - began) * 1000, 1),
         )
 
-    async def _hand_over(
-        self, session: str, name: str, machine: Machine, note: Json, sent: Sent
-    ) -> int:
-        offered = {**note, "offered": True, "checkpoint": sent.checkpoint}
-        self._sending.note(session, MOVE, offered)
-        probe("move.offered")
+    async def _hand_over(self, session: str, name: str, machine: Machine, offered: Json) -> int:
+        """Let the other machine take the session. It is offered: only that machine decides."""
         try:
-            await self._engine.leases.let_go(session)
-        except HoldfastError as e:
-            await self._bring_back(session, note)
-            raise _back(name, machine.name, e) from e
-        try:
-            fields = {"id": session, "checkpoint": sent.checkpoint}
+            fields = {"id": session, "checkpoint": offered["checkpoint"]}
             said = await errands.act(machine, "copies.take", TAKE_S, **fields)
-        except (Unavailable, TimedOut, OutcomeUnknown) as e:
+            epoch = int(said["epoch"])
+        except (Unavailable, TimedOut, OutcomeUnknown, ValueError, KeyError, TypeError) as e:
             self._engine.tasks.spawn(self.settle(session))
             raise OutcomeUnknown(
-                f"{machine.name} was asked to take {name} over, and did not answer: {e.message}",
+                f"{machine.name} was asked to take {name} over, and did not answer: {_why(e)}",
                 f"it runs at neither place until {machine.name} answers, or after "
                 f"`holdfast restore {name} --lost`",
             ) from e
         except HoldfastError as e:
             if await self._withdrawn(session, machine, offered):
-                await self._bring_back(session, note)
+                await self._back_here(session, offered)
                 raise _back(name, machine.name, e) from e
             self._engine.tasks.spawn(self.settle(session))
             raise
         probe("move.taken")
-        epoch = int(said["epoch"])
         await self._files.gone(session, machine.name, signing.show(machine.key), epoch)
         return epoch
 
@@ -180,20 +179,39 @@ class Moving:
             said = await errands.act(machine, "copies.withdraw", WITHDRAW_S, **fields)
         except HoldfastError:
             return False
-        if said["epoch"]:
+        offered = self._sending.away(session).get(note["key"], {})
+        if int(said["epoch"]) > offered.get("epoch", 0):  # else it came back since
             await self._files.gone(session, machine.name, note["key"], int(said["epoch"]))
             return False
         return True
 
+    async def _back_here(self, session: str, note: Json) -> None:
+        try:
+            await self._bring_back(session, note)
+        except Impossible:
+            self._engine.tasks.spawn(self.settle(session))
+            raise
+
     async def _bring_back(self, session: str, note: Json) -> None:
-        """Restore the session here, with the next epoch."""
-        self._sending.note(session, MOVE, None)
+        """Restore the session here, with the next epoch; Impossible if that fails for now."""
+        self._sending.note(session, MOVE, {**note, "offered": False})
         row = self._engine.ended.get(session)
-        if row is None or session in self._engine.sessions:
-            return
+        try:
+            if row is not None and session not in self._engine.sessions:
+                await self._restore(row, str(note.get("by", "host")))
+        except Exception as e:
+            why = f"it could not be restored here after a move that failed: {_why(e)}"
+            facts = {"machine": note["machine"], "checkpoint": "", "reason": why}
+            self._engine.events.note(session, "session.copy_failed", facts)
+            raise Impossible(
+                why, f"the host tries again, and so does `holdfast restore {session}`"
+            ) from e
+        self._sending.note(session, MOVE, None)
+
+    async def _restore(self, row: SessionRow, operator: str) -> None:
         checkpoints = self._engine.incarnations.checkpoints
-        manifest = await self._engine.halter.in_thread(checkpoints.chosen, session, "")
-        await self._engine.incarnations.restore(row, manifest, str(note.get("by", "host")))
+        manifest = await self._engine.halter.in_thread(checkpoints.chosen, row.id, "")
+        await self._engine.incarnations.restore(row, manifest, operator)
 
     # ------------------------------------------------------------ afterwards
 
@@ -206,21 +224,31 @@ class Moving:
         ]
 
     async def settle(self, session: str) -> None:
-        """Finish a move, as soon as the other machine answers."""
-        failures = 0
+        """Finish a move, as soon as the other machine answers.
+
+        A session that cannot be brought back in several attempts waits for an operator.
+        """
+        await self._engine.adoptions.all()
+        failures = restores = 0
         while (note := self._sending.noted(session, MOVE)) is not None and not note.get("epoch"):
             try:
                 if await self.settled(session, note):
                     return
-            except HoldfastError:
-                pass
+            except Impossible:
+                restores += 1
+                if restores == RESTORES:
+                    self._sending.note(session, MOVE, None)
+            except (HoldfastError, OSError):
+                pass  # the other machine, or this one's disk, may answer later
             await asyncio.sleep(copies.retry_s(failures))
             failures += 1
 
     async def settled(self, session: str, note: Json) -> bool:
         """One attempt: the session runs at one place, or the other machine did not answer."""
-        row: SessionRow | None = self._engine.ended.get(session)
-        if session in self._engine.sessions or row is None:
+        running = self._engine.sessions.get(session)
+        if session in self._engine.unreachable or (running is not None and running.ending):
+            return False  # this host does not know yet whether it has ended
+        if running is not None or session not in self._engine.ended:
             self._sending.note(session, MOVE, None)  # it was not stopped
             return True
         if note.get("offered"):
@@ -232,8 +260,13 @@ class Moving:
         return True
 
 
-def _back(name: str, machine: str, error: HoldfastError) -> Impossible:
+def _back(name: str, machine: str, error: Exception) -> Impossible:
+    more = error.recover if isinstance(error, HoldfastError) else ""
     return Impossible(
-        f"{name} could not be moved to {machine}: {error.message}",
-        f"it was restored here and goes on; {error.recover}".rstrip("; "),
+        f"{name} could not be moved to {machine}: {_why(error)}",
+        f"it was restored here and goes on; {more}".rstrip("; "),
     )
+
+
+def _why(error: Exception) -> str:
+    return error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"

@@ -4,7 +4,11 @@
         CHECKPOINT.json     the description of a complete copy (core/checkpoint/copies.py)
         CHECKPOINT.offer    of a copy that is being received: the sender, and the description's hash
         objects/SHA256      a verified content; parts/SHA256: the beginning of one
-        taken.json          the session was taken over here: the epoch and the time
+        taken.json          the session was taken over here: the epoch, the time, and the epoch by
+                            the machine that had brought the copy
+
+A session that was taken over needs its copies no more; `taken.json` stays, because the machine that
+brought them may ask later.
 
 A copy counts when its description has its name, which happens last. So a cut at any byte leaves the
 copies before it as they were, and the next attempt goes on in the part that is there.
@@ -18,6 +22,7 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +36,7 @@ from holdfast.model.probe import probe
 DIRECTORY: Final = "copies"
 KEPT: Final = 2  # complete copies of a session
 SPARE_BYTES: Final = 256 << 20  # that stay free on the disk
+BLOCK: Final = 4096
 PAGE: Final = 4000  # objects in one answer
 _OBJECTS, _PARTS = "objects", "parts"
 _SUFFIX, _OFFER, _SENDER, _TAKEN = ".json", ".offer", ".sender", "taken.json"
@@ -42,27 +48,36 @@ class Received:
     def __init__(self, state: str, quota: int) -> None:
         """`quota`: the bytes that copies may take in all."""
         self.top, self._quota = Path(state) / DIRECTORY, quota
+        self._sinks = dict[str, Sink]()  # by session
+        self._lock = threading.Lock()  # of the sinks
 
     # ------------------------------------------------------------ receiving
 
-    def offer(self, session: str, checkpoint: str, sender: str, sha: str, size: int) -> None:
-        """Begin to receive a copy. `sha`, `size`: of its description."""
+    def offer(
+        self, session: str, checkpoint: str, sender: str, sha: str, size: int, epoch: int
+    ) -> None:
+        """Begin to receive a copy of that incarnation. `sha`, `size`: of its description."""
         if not 0 < size <= copies.BYTES_MAX:
             raise Refused(f"the description of the copy has {size} bytes")
-        if (taken := self.taken(session)) is not None:
-            raise Refused(
-                f"the session goes on here as incarnation {taken['epoch']}",
-                "the incarnation there has to end",
-                taken=taken["epoch"],
-            )
+        self._refuse_older(session, epoch)
         self._refuse_other(session, sender)
         self.room(size)
         place, offered = self._place(session), self._file(session, checkpoint, _OFFER)
         self._object(session, sha)
         for directory in (self.top, place, place / _OBJECTS, place / _PARTS):
             directory.mkdir(mode=0o700, exist_ok=True)
-        offer = {"sender": sender, "sha256": sha, "size": size}
+        offer = {"sender": sender, "sha256": sha, "size": size, "epoch": epoch}
         _write(offered, json.dumps(offer).encode())
+
+    def _refuse_older(self, session: str, epoch: int) -> None:
+        """Refuse a copy of an incarnation before the one that was taken over here."""
+        taken = self.taken(session)
+        if taken is not None and epoch <= taken["epoch"]:
+            raise Refused(
+                f"the session went on here as incarnation {taken['epoch']}",
+                "the incarnation there has to end",
+                taken=taken["epoch"],
+            )
 
     def _refuse_other(self, session: str, sender: str) -> None:
         for one in self.of(session):
@@ -86,7 +101,11 @@ class Received:
     def _lacking(self, session: str, wanted: dict[str, int]) -> dict[str, int]:
         """The contents that are not here, in order, and the bytes of each that are here."""
         lacking = [sha for sha in sorted(wanted) if not self._object(session, sha).exists()]
-        return {sha: _length(self._part(session, sha)) for sha in lacking}
+        parts = {sha: self._part(session, sha) for sha in lacking}
+        for sha, part in parts.items():
+            if _length(part) > wanted[sha]:  # of a description that named another size
+                part.unlink()
+        return {sha: _length(part) for sha, part in parts.items()}
 
     def room(self, wanted: int) -> int:
         """The bytes that copies may still take; Refused if they are fewer than `wanted`."""
@@ -107,14 +126,15 @@ class Received:
         path = self._object(session, offer["sha256"])
         if not path.exists():
             return {offer["sha256"]: offer["size"]}
-        return copies.objects(self._described(session, checkpoint, path))
+        return copies.objects(self._described(session, checkpoint, offer))
 
-    def _described(self, session: str, checkpoint: str, path: Path) -> Copy:
+    def _described(self, session: str, checkpoint: str, offer: Json) -> Copy:
+        path = self._object(session, offer["sha256"])
         try:
             copy = copies.decode(path.read_bytes())
         except Unusable as e:
             raise Refused(f"the copy cannot be used: {e}") from e
-        if (copy.session, copy.checkpoint) != (session, checkpoint):
+        if (copy.session, copy.checkpoint, copy.epoch) != (session, checkpoint, offer["epoch"]):
             raise Refused("the description is of another copy")
         return copy
 
@@ -126,10 +146,23 @@ class Received:
         raise NotFound("no such copy was offered")
 
     def sink(self, session: str, checkpoint: str, sender: str) -> Sink:
+        """Take contents. A new transfer of a session ends the one before: it may be dead."""
         wanted = self._wanted(session, checkpoint, sender)
+        with self._lock:
+            before = self._sinks.pop(session, None)
+        if before is not None:
+            before.close()
         have = self._lacking(session, wanted)
-        self.room(sum(wanted[sha] - have[sha] for sha in have))
-        return Sink(self, session, wanted)
+        left = sum(wanted[sha] - have[sha] for sha in have)
+        with self._lock:
+            self.room(left + sum(one.left for one in self._sinks.values()))
+            self._sinks[session] = made = Sink(self, session, wanted, left)
+        return made
+
+    def closed(self, session: str, sink: Sink) -> None:
+        with self._lock:
+            if self._sinks.get(session) is sink:
+                del self._sinks[session]
 
     def commit(self, session: str, checkpoint: str, sender: str) -> Copy:
         """Make the copy durable and give it its name."""
@@ -139,7 +172,8 @@ class Received:
                 return self.read(session, checkpoint)  # a repeat of this request
         self._refuse_other(session, sender)
         offer = self._offered(session, checkpoint, sender)
-        copy = self._described(session, checkpoint, self._object(session, offer["sha256"]))
+        copy = self._described(session, checkpoint, offer)
+        self._refuse_older(session, copy.epoch)
         for sha in copies.objects(copy):
             if not self._object(session, sha).exists():
                 raise Refused("the copy is not complete")
@@ -150,7 +184,6 @@ class Received:
         _write(self._file(session, checkpoint, _SUFFIX), data)
         _sync(place)
         probe("copies.committed")
-        self._file(session, checkpoint, _OFFER).unlink(missing_ok=True)
         self._retain(session)
         return copy
 
@@ -161,10 +194,11 @@ class Received:
             for suffix in (_SUFFIX, _SENDER):
                 self._file(session, old.checkpoint, suffix).unlink(missing_ok=True)
         needed = {sha for one in known[-KEPT:] for sha in copies.objects(one)}
-        if not any(place.glob(f"*{_OFFER}")):
-            for path in (*(place / _OBJECTS).iterdir(), *(place / _PARTS).iterdir()):
-                if path.name not in needed or path.parent.name == _PARTS:
-                    path.unlink(missing_ok=True)
+        for path in place.glob(f"*{_OFFER}"):  # its machine sends one copy at a time
+            path.unlink(missing_ok=True)
+        for path in (*(place / _OBJECTS).iterdir(), *(place / _PARTS).iterdir()):
+            if path.name not in needed or path.parent.name == _PARTS:
+                path.unlink(missing_ok=True)
 
     # ------------------------------------------------------------ finding
 
@@ -217,28 +251,58 @@ class Received:
 
     # ------------------------------------------------------------ takeover
 
-    def take(self, session: str, epoch: int, at: float, lost: bool) -> None:
+    def take(self, session: str, epoch: int, at: float, sender: str) -> None:
         """Durably claim the session for this machine, before its next incarnation begins."""
-        taken = {"epoch": epoch, "at": at, "lost": lost}
-        place = self._place(session)
-        _write(place / _TAKEN, json.dumps(taken).encode())
-        _sync(place)
+        before = (self.taken(session) or {}).get("of", {})
+        self._claim(session, {"epoch": epoch, "at": at, "of": {**before, sender: epoch}})
         probe("copies.taken")
 
-    def untake(self, session: str) -> None:
-        (self._place(session) / _TAKEN).unlink(missing_ok=True)
+    def untake(self, session: str, sender: str) -> None:
+        """The incarnation did not begin."""
+        if (taken := self.taken(session)) is not None:
+            left = {one: epoch for one, epoch in taken["of"].items() if one != sender}
+            self._claim(session, {**taken, "epoch": max(left.values(), default=0), "of": left})
+
+    def _claim(self, session: str, taken: Json) -> None:
+        place = self._place(session)
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(place / _TAKEN, json.dumps(taken).encode())
+        _sync(place)
 
     def taken(self, session: str) -> Json | None:
         with contextlib.suppress(OSError, ValueError):
             found: Json = json.loads((self._place(session) / _TAKEN).read_text())
-            return found
+            found.setdefault("of", dict.fromkeys(map(self._by, self.of(session)), found["epoch"]))
+            return found if found["of"] else None
         return None
 
     def taken_of(self, session: str, sender: str) -> Json | None:
-        """The same, for the machine that brought copies of the session."""
-        if not any(self.sender(session, one.checkpoint) == sender for one in self.of(session)):
-            return None
-        return self.taken(session)
+        """The same, for the machine that brought the copy; not if it has run the session since."""
+        taken = self.taken(session) or {"of": {}}
+        brought = [one.epoch for one in self.of(session) if self._by(one) == sender]
+        epoch = taken["of"].get(sender, 0)
+        return {**taken, "epoch": epoch} if epoch > max(brought, default=0) else None
+
+    def withdrawn(self, session: str, sender: str) -> bool:
+        """Forget what that machine has offered; whether complete copies are from it."""
+        with contextlib.suppress(OSError, ValueError):
+            for path in self._place(session).glob(f"*{_OFFER}"):
+                if json.loads(path.read_text())["sender"] == sender:
+                    path.unlink(missing_ok=True)
+        return any(self._by(one) == sender for one in self.of(session))
+
+    def _by(self, copy: Copy) -> str:
+        return self.sender(copy.session, copy.checkpoint)
+
+    def drop(self, session: str) -> None:
+        """Remove the copies; what was taken over here stays known."""
+        place = self._place(session)
+        for directory in (_OBJECTS, _PARTS):
+            shutil.rmtree(place / directory, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            for path in place.iterdir():
+                if path.name != _TAKEN:
+                    path.unlink()
 
     def remove(self, session: str) -> None:
         shutil.rmtree(self._place(session), ignore_errors=True)
@@ -272,11 +336,14 @@ class Received:
 class Sink:
     """Takes a stream of contents; each is a header of HEADER and its bytes.
 
-    A content is verified before it gets its name; one with another hash is dropped.
+    A content is verified before it gets its name; one with another hash is dropped. `left`: the
+    bytes for which there is room until the end of the stream.
     """
 
-    def __init__(self, received: Received, session: str, wanted: dict[str, int]) -> None:
+    def __init__(self, received: Received, session: str, wanted: dict[str, int], left: int) -> None:
         self._received, self._session, self._wanted = received, session, wanted
+        self.left = left
+        self._lock, self._closed = threading.Lock(), False
         self._head = bytearray()
         self._left = 0
         self._file: int | None = None
@@ -285,7 +352,12 @@ class Sink:
         self.taken = 0
 
     def feed(self, data: bytes) -> None:
-        view = memoryview(data)
+        with self._lock:
+            if self._closed:
+                raise Refused("another transfer of that session has begun")
+            self._feed(memoryview(data))
+
+    def _feed(self, view: memoryview) -> None:
         while view:
             if self._file is None:
                 count = HEADER_BYTES - len(self._head)
@@ -301,6 +373,7 @@ class Sink:
                 while left:
                     left = left[os.write(self._file, left) :]
                 self._left -= len(piece)
+                self.left = max(0, self.left - len(piece))
                 self.taken += len(piece)
             if self._file is not None and not self._left:
                 self._complete()
@@ -321,7 +394,7 @@ class Sink:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def _complete(self) -> None:
-        self.close()
+        self._end_part()
         path = self._received._part(self._session, self._sha)
         if self._digest.hexdigest() != self._sha:
             path.unlink()
@@ -329,6 +402,12 @@ class Sink:
         path.rename(self._received._object(self._session, self._sha))
 
     def close(self) -> None:
+        with self._lock:
+            self._closed, self.left = True, 0
+            self._end_part()
+        self._received.closed(self._session, self)
+
+    def _end_part(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -345,9 +424,10 @@ def _length(path: Path) -> int:
 
 
 def _sizes(top: Path) -> Iterator[int]:
+    """A small file takes a block, so that offers and empty files count."""
     for place, _, names in os.walk(top):
         for name in names:
-            yield _length(Path(place, name))
+            yield max(_length(Path(place, name)), BLOCK)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -207,7 +207,11 @@ class Sending:
     def _delivered(self, session: str, machine: Machine, packed: Packed, sent: Sent) -> None:
         packed.outbox.delivered(signing.show(machine.key), packed.hashes)
         away = self.away(session)
-        away[signing.show(machine.key)] = {**sent.shown(), "sent_at": time.time()}
+        away[signing.show(machine.key)] = {
+            **sent.shown(),
+            "epoch": packed.errand["epoch"],
+            "sent_at": time.time(),
+        }
         self.note(session, AWAY, away)
 
     # ------------------------------------------------------------ notes

@@ -49,6 +49,8 @@ EXAMINE_SHARE: Final = 0.25  # of the notice, for the preflights
 LEFT: Final = (
     "it comes back without its memory: directory, variables and output (docs/reference/recovery.md)"
 )
+BUSY_S: Final = 0.1  # between two looks at a session that is being saved already
+BEGAN: Final = "it began after the drain"
 MACHINE: Final = ""  # the session of an event of the machine
 
 Tell = Callable[[dict[str, Any]], None]
@@ -85,6 +87,7 @@ class Draining:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._saves: dict[str, asyncio.Task[None]] = {}
         self._found: dict[str, DrainedSession] = {}
+        self._names: dict[str, str] = {}
         self._tasks = Tasks("the drain")
 
     def refuse(self, what: str) -> None:
@@ -133,6 +136,10 @@ class Draining:
             probe("host.drain.began")
             await self._examined(drain, notice_s * EXAMINE_SHARE)
             await self._work(drain, to, tell)
+            for session in self._engine.sessions.values():
+                new = session.id not in self._names and self.state
+                if new and not session.ending:
+                    self._result(session.id, session.name, BEGAN)
             found = tuple(sorted(self._found.values(), key=lambda one: one.name))
             done = True
         finally:
@@ -162,6 +169,7 @@ class Draining:
                 return await examine(store, session)
 
         sessions = [one for one in self._engine.sessions.values() if not one.ending]
+        self._names = {one.id: one.name for one in sessions}
         tasks = {self._tasks.spawn(one(session)): session for session in sessions}
         if tasks:
             await asyncio.wait(tasks, timeout=most_s)
@@ -172,11 +180,11 @@ class Draining:
                 candidates.append(Candidate(session.id, 0, BASE_S))
             elif (error := task.exception()) is not None:
                 why = error.message if isinstance(error, HoldfastError) else "it cannot be examined"
-                self._result(session, why)
+                self._result(session.id, session.name, why)
             elif (found := task.result()).possible:
                 candidates.append(Candidate(session.id, found.bytes, found.seconds))
             else:
-                self._result(session, "; ".join(found.blockers))
+                self._result(session.id, session.name, "; ".join(found.blockers))
         for id, why in self._engine.unreachable.items():
             self._found[id] = DrainedSession(id=id, name=id, saved=False, why=why)
         self._events.put_nowait(Examined(tuple(candidates), await self._free()))
@@ -203,8 +211,8 @@ class Draining:
                 elif (task := self._saves.get(effect.session)) is not None:
                     task.cancel()
             for id, why in drain.results.items():
-                if id not in self._found and (session := self._engine.sessions.get(id)) is not None:
-                    self._result(session, why)
+                if id not in self._found and why:  # else it ended
+                    self._result(id, self._names[id], why)
             if drain.finished and not isinstance(event, Tick):
                 return
 
@@ -217,7 +225,10 @@ class Draining:
 
     async def _save(self, id: str, session: Session | None, to: str, tell: Tell) -> None:
         began, why = time.monotonic(), ""
+        busy = self._engine.incarnations.checkpoints.busy
         try:
+            while session is not None and id in busy and not session.ending:
+                await asyncio.sleep(BUSY_S)  # another save, such as an eviction, is under way
             if session is None or session.ending:
                 self._found.pop(id, None)
             elif to and self.mover is not None:
@@ -232,6 +243,9 @@ class Draining:
             why = e.message
         except TimeoutError:
             why = "it takes too long"
+        except Exception as e:
+            why = f"{type(e).__name__}: {e}"
+            raise
         except asyncio.CancelledError:
             why = CANCELLED
             if session is not None and session.end_of.saved_as:  # it was too late to stop
@@ -248,7 +262,7 @@ class Draining:
             tell({**self._progress(), "session": session.id, "name": session.name,
                   "step": name, "bytes": done})  # fmt: skip
 
-        made = await self._evictions.evict(session, f"{self.by} drains", step, force=True)
+        made = await self._evictions.evict(session, f"{self.by} drains", step)
         self._found[session.id] = DrainedSession(
             id=session.id,
             name=session.name,
@@ -267,10 +281,8 @@ class Draining:
         until = 0.0 if drain is None else max(0.0, drain.until - time.monotonic())
         return {"saved": saved, "left": left, "within": round(until, 1)}
 
-    def _result(self, session: Session, why: str) -> None:
-        self._found[session.id] = DrainedSession(
-            id=session.id, name=session.name, saved=False, why=why, then=LEFT
-        )
+    def _result(self, id: str, name: str, why: str) -> None:
+        self._found[id] = DrainedSession(id=id, name=name, saved=False, why=why, then=LEFT)
 
     def _tell(self, name: str, **facts: Any) -> None:
         for session in self._engine.sessions.values():

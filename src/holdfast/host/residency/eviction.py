@@ -68,16 +68,20 @@ class Evictions:
     # ------------------------------------------------------------ to the disk
 
     async def evict(
-        self, session: Session, why: str, tell: Tell = lambda step, done: None, force: bool = False
+        self,
+        session: Session,
+        why: str,
+        tell: Tell = lambda step, done: None,
+        used: Callable[[], str] = lambda: "",
     ) -> Manifest:
         """Impossible (with `final`) if the session cannot be saved. A failure changes nothing.
 
-        Without `force`, a client that attaches meanwhile stops this.
+        `used`: says why the session must stay after all; it is asked at every step.
         """
 
         def step(name: str, done: int) -> None:
-            if session.viewers and not force:
-                raise Refused("a client has attached")
+            if in_use := used():
+                raise Refused(in_use)
             if name == "begun":
                 probe("host.evict.begun")
             elif name == "stored":

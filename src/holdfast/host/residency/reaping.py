@@ -8,6 +8,7 @@ evicted one after another: each eviction loads the disk.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -191,12 +192,21 @@ class Reaping:
         now = await self._look_at(session, tcp, asked)
         if now is None:
             return
-        if why := now.safe or ("a drain has begun" if self.paused() else ""):
+        if why := now.safe or self._used(session) or ("a drain has begun" if self.paused() else ""):
             self._do(self.reaper.handle(Used(session.id, why), time.time()))
         elif isinstance(one, Evict):
-            await self._evictions.evict(session, one.why)
+            used = functools.partial(self._used, session)
+            await self._evictions.evict(session, one.why, used=used)
         elif isinstance(one, End):
             await self._end(session, one)
+
+    def _used(self, session: Session) -> str:
+        """Why the session must stay after all."""
+        if self._attached(session):
+            return "a client has attached"
+        waiting = self._engine.held_acts.waiting()
+        asked = any(one.binding.session == session.id for one in waiting)
+        return "an act waits for approval" if asked else ""
 
     async def _end(self, session: Session, one: End) -> None:
         await session.end(HOST, lambda: self._engine.halter.end(execution(session)))

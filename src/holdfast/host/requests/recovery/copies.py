@@ -152,10 +152,10 @@ def _usable(read: Callable[[object], T], found: object) -> T:
 
 async def offer(host: Host, ctx: Context, q: OfferCopy) -> CopyNamed:
     copies, sender = host.engine.copies, ctx.conn.operator
-    copies.refuse_second(q.id)
+    copies.refuse_second(q.id, q.epoch)
     await host.engine.door.commit(ctx.act)
     work = copies.received.offer
-    await asyncio.to_thread(work, q.id, q.checkpoint, sender, q.sha256, q.length)
+    await asyncio.to_thread(work, q.id, q.checkpoint, sender, q.sha256, q.length, q.epoch)
     ctx.act.outcome = {"session": q.id, "checkpoint": q.checkpoint}
     return CopyNamed(id=q.id, checkpoint=q.checkpoint)
 
@@ -218,8 +218,8 @@ async def take(host: Host, ctx: Context, q: TakeCopy) -> TakenOver:
     row = engine.ended.get(q.id)
     if before is not None and running is not None:
         return TakenOver(epoch=running.record.epoch, at=float(before["at"]))
-    if before is not None and row is not None and row.state not in (COPIED, MOVED):
-        return TakenOver(epoch=row.epoch, at=float(before["at"]))  # it ran here, and is saved
+    if before is not None and row is not None and row.state != COPIED:  # it ran here
+        return TakenOver(epoch=max(row.epoch, before["epoch"]), at=float(before["at"]))
     if (
         row is None
         or row.state not in (COPIED, MOVED)
