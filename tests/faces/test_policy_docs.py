@@ -39,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_there_are_examples_of_each_kind() -> None:
-    assert len(POLICIES) == len(EXAMPLES) == 2 and len(COMMANDS) >= 6
+    assert len(POLICIES) == len(EXAMPLES) == 3 and len(COMMANDS) >= 6
 
 
 @pytest.mark.parametrize(("line", "expected"), COMMANDS, ids=[c for c, _ in COMMANDS])

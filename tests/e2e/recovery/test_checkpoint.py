@@ -5,6 +5,7 @@ The last test runs this file again as an ordinary user. All tests need CRIU (scr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -526,16 +527,20 @@ def test_r2_a_session_survives_the_death_of_the_host_while_it_is_saved(
     criu()
     shell(fresh, "host")
 
+    killed = []
+
     def kill(event: Any) -> None:
         if event.get("step") == step:
             os.kill(fresh.host_pid, signal.SIGKILL)
+            killed.append(step)
 
     link = Link(homes.resolve(fresh.env), "tester", autostart=False)
     try:
-        with pytest.raises(HoldfastError):
+        with contextlib.suppress(HoldfastError):  # the answer may be on its way already
             link.request("checkpoint", session="host", stop=stop, on_event=kill)
     finally:
         link.close()
+    assert killed
     eventually(lambda: not checkpointers(fresh) or None, "the checkpointer to notice the death")
     fresh.ok("up", "--detach")
     listed = fresh.ok("checkpoint", "host", "--list", "--json").json
