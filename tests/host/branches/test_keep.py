@@ -25,7 +25,7 @@ def branches(stage: Stage) -> Any:
     one: Any = Branches.__new__(Branches)
     incarnations = SimpleNamespace(checkpoints=SimpleNamespace(busy=set[str]()))
     one._engine, one.forks = SimpleNamespace(sessions={}, incarnations=incarnations), stage.forks
-    one._keeping, one._keeps, one._promises = set[str](), Tasks(None), {}
+    one._keeping, one._keeps = set[str](), Tasks(None)
     return one
 
 
@@ -265,8 +265,8 @@ def test_r5_a_branch_that_is_being_saved_or_whose_parent_is_forked_is_not_kept(
     one._engine.incarnations.checkpoints.busy.add(BRANCH)
     refused("b is being saved or forked")
     one._engine.incarnations.checkpoints.busy.clear()
-    one._promises[stage.fork.parent] = None
-    refused("p is being forked")
+    one._engine.incarnations.checkpoints.busy.add(stage.fork.parent)
+    refused("p is being saved or forked")
 
 
 def test_r5_two_keeps_in_one_directory_do_not_mix(stage: Stage) -> None:
