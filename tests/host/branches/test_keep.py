@@ -105,6 +105,16 @@ def test_r5_a_mode_that_changes_after_the_decision_stays(stage: Stage) -> None:
     assert (stage.now / "file").stat().st_mode & 0o777 == 0o640
 
 
+def test_r5_a_new_directory_may_inherit_the_bit_of_the_group(stage: Stage) -> None:
+    (stage.upper / "made").mkdir()
+    (stage.upper / "made").chmod(0o755)
+    (stage.upper / "made/file").write_text("branch")
+    stage.stage()
+    stage.now.chmod(0o2755)
+    assert stage.apply() == set()
+    assert (stage.now / "made").stat().st_mode & 0o777 == 0o755
+
+
 def test_r5_a_socket_of_the_parent_stays(stage: Stage) -> None:
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(str(stage.now / "new"))
