@@ -25,7 +25,7 @@ def branches(stage: Stage) -> Any:
     one: Any = Branches.__new__(Branches)
     incarnations = SimpleNamespace(checkpoints=SimpleNamespace(busy=set[str]()))
     one._engine, one.forks = SimpleNamespace(sessions={}, incarnations=incarnations), stage.forks
-    one._keeping, one._keeps, one._promises = set[str](), Tasks(None), {}
+    one._keeping, one._keeps = set[str](), Tasks(None)
     return one
 
 
@@ -103,6 +103,16 @@ def test_r5_a_mode_that_changes_after_the_decision_stays(stage: Stage) -> None:
     assert stage.apply() == {"deep", "file"}
     assert (stage.now / "deep").stat().st_mode & 0o777 == 0o711
     assert (stage.now / "file").stat().st_mode & 0o777 == 0o640
+
+
+def test_r5_a_new_directory_may_inherit_the_bit_of_the_group(stage: Stage) -> None:
+    (stage.upper / "made").mkdir()
+    (stage.upper / "made").chmod(0o755)
+    (stage.upper / "made/file").write_text("branch")
+    stage.stage()
+    stage.now.chmod(0o2755)
+    assert stage.apply() == set()
+    assert (stage.now / "made").stat().st_mode & 0o777 == 0o755
 
 
 def test_r5_a_socket_of_the_parent_stays(stage: Stage) -> None:
@@ -265,8 +275,8 @@ def test_r5_a_branch_that_is_being_saved_or_whose_parent_is_forked_is_not_kept(
     one._engine.incarnations.checkpoints.busy.add(BRANCH)
     refused("b is being saved or forked")
     one._engine.incarnations.checkpoints.busy.clear()
-    one._promises[stage.fork.parent] = None
-    refused("p is being forked")
+    one._engine.incarnations.checkpoints.busy.add(stage.fork.parent)
+    refused("p is being saved or forked")
 
 
 def test_r5_two_keeps_in_one_directory_do_not_mix(stage: Stage) -> None:

@@ -78,6 +78,16 @@ def test_r5_a_branch_goes_on_after_its_files_were_read(
     assert halter.orders == ["halt", "resume"]
 
 
+def test_r5_files_that_were_read_while_an_operator_resumed_the_branch_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, session, halter = made(monkeypatch)
+    session.name, session.state = "work-1", "halted"
+    with pytest.raises(Refused, match="work-1 was resumed meanwhile"):
+        kept(one, lambda: setattr(session, "state", "live"))
+    assert halter.orders == []
+
+
 @pytest.mark.parametrize("state", ["halted", "fenced"])
 def test_a4_a_halt_while_files_are_read_stays(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
     one, session, halter = made(monkeypatch)

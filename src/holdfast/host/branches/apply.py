@@ -306,7 +306,9 @@ def _described(one: Work) -> str:
         return f"it could not be written: {e.strerror or e}"
     try:
         status = os.fstat(fd)
-        if identity(status) != one.was and stat.S_IMODE(status.st_mode) not in (0o700, one.mode):
+        mode = stat.S_IMODE(status.st_mode)
+        fresh = mode & ~stat.S_ISGID == 0o700  # a directory may inherit that bit from its parent
+        if identity(status) != one.was and mode != one.mode and not fresh:
             return CHANGED
         _own(fd, one)
         os.fchmod(fd, one.mode)

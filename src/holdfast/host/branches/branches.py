@@ -25,7 +25,7 @@ from holdfast.host.lifecycle.names import check_new
 from holdfast.host.processes import proc_scan
 from holdfast.host.processes.halt import execution
 from holdfast.host.runtime.tasks import Tasks
-from holdfast.model.errors import HoldfastError, Impossible, Refused
+from holdfast.model.errors import Impossible, Refused
 from holdfast.model.probe import probe
 from holdfast.wire.spawning import NET_HOST, Mount
 
@@ -132,8 +132,8 @@ class Branches:
         """
         if fork.id in self._keeping:
             raise Refused("another keep of this fork is under way", "wait until that is over")
-        if fork.parent in self._promises:
-            raise Refused(f"{fork.parent_name} is being forked", "wait until that is over")
+        if fork.parent in self._engine.incarnations.checkpoints.busy:
+            raise Refused(f"{fork.parent_name} is being saved or forked", "wait until that is over")
         self._keeping.add(fork.id)
         keep = self._keep(fork, session, wish, allowed, tell)
         return await asyncio.shield(self._keeps.spawn(keep))
@@ -161,17 +161,17 @@ class Branches:
             done = await self._apply(fork, tell)
             return Outcome(True, done.steps, done.left, [], True)
         layers = str(self.forks.layers(fork.id, session))
-        with self._alone(fork.branch(session)):
-            async with self._standing_still(fork, session):
+        try:
+            async with self._alone(fork.branch(session)), self._standing_still(fork, session):
                 made = await asyncio.to_thread(keeping.decide, fork, layers, wish.take, wish.leave)
                 if made.conflicts or wish.check:
                     return Outcome(False, made.steps, made.conflicts, made.left)
                 probe("host.keep.reads")
                 await asyncio.to_thread(keeping.stage, self.forks, fork, session, made)
-        try:
             allowed()
-        except HoldfastError:
-            await asyncio.to_thread(applying.give_up, self.forks, fork)
+        except BaseException:
+            if not begun:
+                await asyncio.to_thread(applying.give_up, self.forks, fork)
             raise
         tell("staged", 0)
         done = await self._apply(fork, tell)
@@ -190,6 +190,8 @@ class Branches:
         living = self._engine.sessions.get(session)
         if living is None or living.state in STANDING:
             yield
+            if living is not None and living.state not in STANDING and not living.ended.done():
+                raise Refused(f"{living.name} was resumed meanwhile", "try again")
             return
         halter, mark = self._engine.halter, self.forks.reading(fork.id, session)
         await asyncio.to_thread(mark.touch)
@@ -243,7 +245,7 @@ class Branches:
         engine, fork = self._engine, self.of_branch(session, name)
         if fork.id in self._keeping:
             raise Refused("a keep of this fork is under way", "wait until that is over")
-        with self._alone(fork.branch(session)):
+        async with self._alone(fork.branch(session)):
             async with self._standing_still(fork, session):
                 found = await observe()
                 living = engine.sessions.get(session)
@@ -255,9 +257,11 @@ class Branches:
             await asyncio.to_thread(self.forks.discard, fork, session)
             return found
 
-    def _alone(self, branch: Branch) -> contextlib.AbstractContextManager[None]:
+    @contextlib.asynccontextmanager
+    async def _alone(self, branch: Branch) -> AsyncIterator[None]:
         """No save, fork or restore of the branch begins meanwhile."""
-        return self._engine.incarnations.checkpoints.using(branch.id, branch.name)
+        with self._engine.incarnations.checkpoints.using(branch.id, branch.name):
+            yield
 
     async def _kill(self, living: Session, by: str) -> None:
         halter = self._engine.halter
