@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from holdfast.core.branch import preflight as rules
-from holdfast.core.checkpoint.preflight import Preflight
+from holdfast.core.checkpoint.preflight import NOTHING, Preflight
 from holdfast.core.record.record import host_fact
 from holdfast.core.session import connections
 from holdfast.core.session.limits import Limits
@@ -130,7 +130,7 @@ class Made(NamedTuple):
 
 async def examine_fork(engine: Engine, session: Session, count: int) -> Preflight:
     """Run the preflight; nothing stops and no file is written."""
-    found = await examine(engine.incarnations.checkpoints, session)
+    found = await examine(engine.incarnations.checkpoints, session, NOTHING)
     plan = plan_of(session)
     if plan is None or plan.containment is None:
         return found
