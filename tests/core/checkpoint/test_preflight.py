@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.checkpoint.preflight import Facts, Process, explain, judge
+from holdfast.core.checkpoint.preflight import (
+    COPIED_MAX,
+    NOTHING,
+    Facts,
+    HeldFile,
+    Process,
+    explain,
+    judge,
+)
 
 SHELL = Process(10, "bash", rss=4_000_000)
 GOOD = Facts("contained", processes=(SHELL,), free=1 << 30)
@@ -36,12 +44,27 @@ def test_r2_an_ordinary_session_can_be_saved() -> None:
             GOOD._replace(processes=(SHELL._replace(holds=("anon_inode:[io_uring]",)),)),
             "bash (10) uses io_uring",
         ),
+        (
+            GOOD._replace(held=(HeldFile("/w/big", 1, "bash (10)", COPIED_MAX + 1),)),
+            "bash (10) has a deleted file of 268 MB open (/w/big); 268 MB can be copied",
+        ),
     ],
 )
 def test_r2_an_obstacle_is_named_before_anything_stops(facts: Facts, says: str) -> None:
     found = judge(facts)
     assert not found.possible
     assert len(found.blockers) == 1 and says in found.blockers[0]
+
+
+def test_r2_the_size_counts_what_is_copied() -> None:
+    shared, deleted = HeldFile("shared memory", 70), HeldFile("/w/gone", 20, "sh (1)", 20)
+    written = HeldFile("/w/log", 2 * COPIED_MAX, "sh (1)", written=True)
+    facts = GOOD._replace(processes=(), held=(shared, deleted, written))
+    assert judge(facts).bytes == int((90 + COPIED_MAX) * 1.2)
+    huge = facts._replace(held=(deleted._replace(deleted=COPIED_MAX + 1), written))
+    assert not judge(huge).possible
+    forked = judge(huge._replace(copied_max=NOTHING))
+    assert forked.possible and forked.bytes == 24
 
 
 def test_r2_connections_that_will_be_closed_are_named() -> None:

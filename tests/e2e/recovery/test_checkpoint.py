@@ -108,6 +108,31 @@ def test_r2_the_check_says_what_is_possible_and_stops_nothing(hf: Installation) 
     assert hf.ok("checkpoint", "checks", "--list", "--json").json == []
 
 
+# Four processes that share memory, and a file in memory that none has open.
+SHARING = f"""
+import mmap, os
+with open("/dev/shm/file", "wb") as file:
+    file.write(os.urandom(30 << 20))
+shared = mmap.mmap(-1, 40 << 20)
+for _ in range(3):
+    if os.fork() == 0:
+        break
+shared[:] = b"{"x" * 1024}" * (40 << 10)
+print("SHA" + "RED", flush=True)
+input()
+"""
+
+
+def test_r2_the_expected_size_is_right_for_shared_memory(hf: Installation) -> None:
+    (hf.user / "sharing.py").write_text(SHARING)
+    hf.new("shares", "--contained", "--", PYTHON, "sharing.py")
+    hf.wait("shares", "text:(?s)(SHARED.*){4}")
+    expected = hf.ok("checkpoint", "shares", "--check", "--json").json["found"]["bytes"]
+    made = saved(hf, "shares", "--stop")
+    assert 0.8 * made["bytes"] < expected < 1.5 * made["bytes"] and made["bytes"] > 70 << 20
+    assert restored(hf, "shares")["id"] == made["id"]
+
+
 def test_r2_a_plain_session_is_refused_with_the_reason(hf: Installation) -> None:
     hf.ready("plain", "--plain")
     refused = hf.cli("checkpoint", "plain")

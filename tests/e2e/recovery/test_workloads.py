@@ -149,7 +149,7 @@ REFUSED = {
     "own_filter": "has a seccomp filter of its own",
     "nested": "has namespaces of its own",
     "mapped_deleted_file": "has mapped a deleted file (/dev/shm/unlinked)",
-    "large_deleted_file": "a deleted file that a program uses is too large",
+    "large_deleted_file": "has a deleted file of",
 }
 
 

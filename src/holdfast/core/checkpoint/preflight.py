@@ -14,6 +14,8 @@ BYTES_PER_S: Final = 0.25e9  # images are written at 0.3 to 1.6 GB/s, and packed
 BASE_S: Final = 0.2  # a checkpoint of a small session
 ROOM: Final = 1.2  # of the memory: page maps, copied files and a margin
 NAMED_MAX: Final = 5
+COPIED_MAX: Final = 256 << 20  # of files that are copied while all stand still
+NOTHING: Final = -1  # copies no file, and deleted files of any size
 
 
 class Process(NamedTuple):
@@ -25,8 +27,18 @@ class Process(NamedTuple):
     tracer: int = 0
     filters: int = 1
     nested: bool = False  # it made namespaces of its own
-    rss: int = 0  # bytes of memory that belong to no file
+    rss: int = 0  # bytes of its private memory, also in swap
     unlinked: tuple[str, ...] = ()  # deleted files that it has mapped
+
+
+class HeldFile(NamedTuple):
+    """A file, or memory that processes share. `deleted`: bytes that CRIU copies for that reason."""
+
+    name: str
+    size: int
+    holder: str = ""  # a process
+    deleted: int = 0
+    written: bool = False  # it is open for writing
 
 
 class Facts(NamedTuple):
@@ -40,6 +52,8 @@ class Facts(NamedTuple):
     unread: int = 0  # bytes of input that no program has read
     free: int = 0  # bytes on the disk
     tool: str = ""  # why CRIU cannot be used
+    held: tuple[HeldFile, ...] = ()  # once each
+    copied_max: int = COPIED_MAX  # or NOTHING, for a fork
 
 
 class Preflight(NamedTuple):
@@ -73,7 +87,10 @@ _UNSAVABLE: Final = (
 
 
 def judge(facts: Facts) -> Preflight:
-    size = int(sum(one.rss for one in facts.processes) * ROOM)
+    memory = sum(one.rss for one in facts.processes)
+    held = sum(one.size for one in facts.held if not one.written)
+    written = sum(one.size for one in facts.held if one.written)
+    size = int((memory + held + min(written, max(facts.copied_max, 0))) * ROOM)
     return Preflight(
         tuple(_blockers(facts, size)),
         tuple(_losses(facts)),
@@ -102,6 +119,12 @@ def _blockers(facts: Facts, size: int) -> Iterator[str]:
         yield f"the disk has {amount(facts.free)} free; about {amount(size)} are needed"
     for one in facts.processes:
         yield from _obstacles(one)
+    for file in facts.held:
+        if 0 <= facts.copied_max < file.deleted:
+            yield (
+                f"{file.holder} has a deleted file of {amount(file.deleted)} open ({file.name}); "
+                f"{amount(facts.copied_max)} can be copied"
+            )
     if facts.shared_memory:
         yield f"its {facts.shared_memory} segments of System V shared memory cannot be saved"
 
@@ -154,6 +177,10 @@ _MEANINGS: Final = tuple(
         (
             r"[Gg]host file|ghost_limit|ghost-limit",
             "a deleted file that a program uses is too large",
+        ),
+        (
+            r"In-flight connection",
+            "a server has not yet accepted a connection; try again when it has",
         ),
         (r"io_uring", "a program uses io_uring, which cannot be saved"),
         (r"File (\S+) has bad size (\d+)", r"\1 has changed since the checkpoint"),

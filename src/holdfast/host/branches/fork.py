@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from holdfast.core.branch import preflight as rules
 from holdfast.core.branch.preflight import Promise
-from holdfast.core.checkpoint.preflight import Preflight
+from holdfast.core.checkpoint.preflight import NOTHING, Preflight
 from holdfast.core.record.record import host_fact
 from holdfast.core.session import connections
 from holdfast.core.session.limits import Limits
@@ -136,7 +136,7 @@ async def examine_fork(
 
     `promised`: what other forks will use. The second result: what this fork would use.
     """
-    found = await examine(engine.incarnations.checkpoints, session)
+    found = await examine(engine.incarnations.checkpoints, session, NOTHING)
     plan = plan_of(session)
     if plan is None or plan.containment is None:
         return found, Promise(count, 0, 0)

@@ -33,8 +33,6 @@ from holdfast.model.errors import Impossible
 from holdfast.wire import checkpointing as wire
 from holdfast.wire.spawning import MOUNT_LAYERED, MOUNT_MEMORY, MOUNT_WRITE, NET_HOST, Spawn
 
-NOTHING: Final = -1  # copies no file
-COPIED_MAX: Final = 256 << 20  # of files open for writing, which are copied while all stand still
 SILENCE_S: Final = 30.0  # without a report of the checkpointer and without growing images, twice
 
 Tell = Callable[[str, int], None]
@@ -62,6 +60,12 @@ class Dumped(NamedTuple):
 
 Keep = Callable[[Dumped], Awaitable[None]]
 Still = Callable[[], Awaitable[None]]
+
+
+def memory_of(plan: Spawn) -> list[str]:
+    """Where a session has memory file systems."""
+    mounts = plan.containment.mounts if plan.containment is not None else ()
+    return ["/dev/shm", *(os.fsdecode(m.target) for m in mounts if m.kind == MOUNT_MEMORY)]
 
 
 def plan_of(session: Session) -> Spawn | None:
@@ -197,17 +201,16 @@ class _Dumping:
         plan = plan_of(self.session)
         assert plan is not None and plan.containment is not None
         written = list[str]()
-        places = {MOUNT_WRITE: written, MOUNT_LAYERED: written, MOUNT_MEMORY: ["/dev/shm"]}
         for mount in plan.containment.mounts:
-            if mount.kind in places:
-                places[mount.kind].append(os.fsdecode(mount.target))
+            if mount.kind in (MOUNT_WRITE, MOUNT_LAYERED):
+                written.append(os.fsdecode(mount.target))
         return wire.Dump(
             self.criu,
             init,
             self.keep is not None,
-            tuple(places[MOUNT_WRITE]),
-            tuple(places[MOUNT_MEMORY]),
-            COPIED_MAX if self.still is None else NOTHING,
+            tuple(written),
+            tuple(memory_of(plan)),
+            preflight.COPIED_MAX if self.still is None else preflight.NOTHING,
         )
 
     async def _saved(self, told: dict[str, Any]) -> bool:

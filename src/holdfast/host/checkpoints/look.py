@@ -50,7 +50,7 @@ def _process(one: Stat, around: dict[str, str]) -> Process:
         _tracer(int(status.get("TracerPid", "0"))),
         int(status.get("Seccomp_filters", "1")),
         bool(own) and own != around,
-        sum(int(status.get(k, "0 kB").split()[0]) << 10 for k in ("RssAnon", "RssShmem")),
+        sum(int(status.get(k, "0 kB").split()[0]) << 10 for k in ("RssAnon", "VmSwap")),
         tuple(sorted(_unlinked(one.pid))),
     )
 

@@ -22,8 +22,8 @@ from holdfast.core.checkpoint import preflight
 from holdfast.core.checkpoint.manifest import Manifest
 from holdfast.core.checkpoint.preflight import Facts, Preflight
 from holdfast.core.session import connections
-from holdfast.host.checkpoints import look, machine, packing
-from holdfast.host.checkpoints.dumping import Dumped, Tell, dump, plan_of
+from holdfast.host.checkpoints import look, machine, packing, sizes
+from holdfast.host.checkpoints.dumping import Dumped, Tell, dump, memory_of, plan_of
 from holdfast.host.checkpoints.store import PLAN, Checkpoints
 from holdfast.host.processes.halt import Halter
 from holdfast.host.runtime import criu
@@ -37,8 +37,10 @@ ENDED_S: Final = 5.0  # for the end of killed processes to be noticed
 NOT_PACKED: Final = frozenset({"dump.log", "stats-dump"})  # in the directory of images
 
 
-async def examine(checkpoints: Checkpoints, session: Session) -> Preflight:
-    """Run the preflight; nothing stops."""
+async def examine(
+    checkpoints: Checkpoints, session: Session, copied_max: int = preflight.COPIED_MAX
+) -> Preflight:
+    """Run the preflight; nothing stops. `copied_max`: as in preflight.Facts."""
     terminal = await session.terminal()
 
     def facts() -> Facts:
@@ -47,7 +49,8 @@ async def examine(checkpoints: Checkpoints, session: Session) -> Preflight:
             criu.find(checkpoints.criu)
         except Impossible as e:
             tool = f"{e.message}: {e.recover}"
-        found = look.processes(session.keeper_pid, session.record.root_pid)
+        root = session.record.root_pid
+        found = look.processes(session.keeper_pid, root)
         plan = plan_of(session)
         inside = plan.containment if plan is not None else None
         own_network = inside is not None and inside.net != NET_HOST
@@ -55,11 +58,13 @@ async def examine(checkpoints: Checkpoints, session: Session) -> Preflight:
             session.layout.get("layout", ""),
             plan is not None,
             found,
-            look.connections(session.record.root_pid, found, own_network),
+            look.connections(root, found, own_network),
             look.shared_memory(found),
             terminal.queued_input,
             checkpoints.free(),
             tool,
+            sizes.held(root, found, memory_of(plan)) if inside is not None and plan else (),
+            copied_max,
         )
 
     return preflight.judge(await session.looked(facts))
