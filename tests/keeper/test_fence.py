@@ -79,6 +79,20 @@ def test_r3_a_deadline_without_a_descriptor_keeps_the_last_one(
     assert (tmp_path / "cgroup.freeze").read_bytes() == b"1"
 
 
+def test_r3_a_keeper_begins_with_its_deadline(nursery: Nursery, tmp_path: Path) -> None:
+    """No host has to live until then."""
+    link = nursery.run("a", ["cat"], deadline_ns=1)
+    assert link.ring.flags & layout.FLAG_FENCED
+    link.type(b"never\n")
+    assert link.rejected()[1] == wire.REJECT_FENCED
+    fence(link, boottime_ns(3600))
+    assert link.rejected() == (0, wire.REJECT_FENCED, 0), "the host learns that it has to resume"
+    later = nursery.run("b", ["cat"], deadline_ns=boottime_ns(0.3))
+    later.type(b"before\n")
+    later.wait_for(b"before")
+    later.flag(layout.FLAG_FENCED)
+
+
 def test_r3_another_incarnations_fence_is_refused(nursery: Nursery) -> None:
     link = nursery.run("a", ["cat"], epoch=7)
     fence(link, 1, epoch=6)

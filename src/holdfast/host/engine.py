@@ -328,9 +328,9 @@ class Engine:
 
     async def _begin_session(self, asked: Beginning) -> Session:
         record = asked.record
-        self.leases.refuse_lost(record.id)
+        request = asked.request._replace(deadline_ns=self.leases.deadline_ns(record.id))
         token_file.write(self.home, record.id, asked.request.epoch, asked.label)
-        await self.nursery.spawn(asked.request, asked.complete, asked.patience_s)
+        await self.nursery.spawn(request, asked.complete, asked.patience_s)
         probe("host.create.spawned")
         link = await self.rediscovery.claim(f"{self.home.run}/{record.id}{KEEPER_SUFFIX}")
         asked.claimed(link)

@@ -26,6 +26,16 @@ class Fence:
         self.up = False
         self.frozen = False  # the descriptor was written
 
+    def begin(self, deadline_ns: int, cgroup: bytes) -> None:
+        """Set the first deadline; `cgroup`: of the programs, or empty."""
+        freeze = -1
+        if cgroup:
+            try:
+                freeze = os.open(cgroup + b"/cgroup.freeze", os.O_WRONLY | os.O_CLOEXEC)
+            except OSError:
+                pass
+        self.set(deadline_ns, freeze)
+
     def set(self, deadline_ns: int, freeze: int) -> None:
         """Set a new deadline, and the descriptor to write at that time; -1: the last one stays."""
         terminal.arm_timer(self.timer, deadline_ns)

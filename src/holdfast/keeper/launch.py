@@ -391,6 +391,8 @@ def _hand_over(
         bool(contained),
         gate,
         connector,
+        request.deadline_ns,
+        request.cgroup,
     )
     keeper.sendmsg([marshal.dumps(begin)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
 

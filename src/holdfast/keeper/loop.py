@@ -119,6 +119,8 @@ class Keeper:
         contained: bool,
         gate: int,
         connector: int,
+        deadline_ns: int,
+        cgroup: bytes,
     ) -> None:
         self.session, self.epoch, self.label = session, epoch, label
         self.size, self.created_ns = (cols, rows), created_ns
@@ -137,7 +139,9 @@ class Keeper:
         self.ring = Ring(ring_fd, away_s)
         self.acts = Acts(self.ring, accepted, origins)
         self.tree = Tree(root, root_start, status, adopted, watch, connector)
-        self.fence: Fence | None = None  # created when a host sets the first deadline
+        self.fence: Fence | None = None  # created with the first deadline
+        if deadline_ns:
+            self._fenced().begin(deadline_ns, cgroup)
         self.gate: Gate | None = None  # only if the request asked for a gate
         if gate:
             self.gate = Gate(
@@ -162,6 +166,8 @@ class Keeper:
         self.tree.reap()  # children that ended before the handler was installed
         if self.tree.status >= 0:
             self._root_ended()
+        if self.fence is not None:
+            self._check_fence(self.fence)
         self._interest()
         self.hosts.listen()
 
@@ -563,18 +569,22 @@ class Keeper:
         epoch, deadline_ns = wire.read_two(packet)
         if epoch != self.epoch:
             return self.hosts.send(wire.rejected(0, wire.REJECT_EPOCH, self.epoch))
-        if self.fence is None:
-            self.fence = Fence()
-            self.poll.register(self.fence.timer, select.EPOLLIN)
-        self._check_fence(self.fence)  # an earlier deadline may have passed unnoticed
-        fell = self.fence.up
-        self.fence.set(deadline_ns, os.dup(fds[0]) if fds else -1)
+        fence = self._fenced()
+        self._check_fence(fence)  # an earlier deadline may have passed unnoticed
+        fell = fence.up
+        fence.set(deadline_ns, os.dup(fds[0]) if fds else -1)
         self.ring.set_flag(layout.FLAG_FENCED, False)
-        self._check_fence(self.fence)  # the new one may have passed too
-        if fell and not self.fence.up:  # the programs stand still: the host may not know
+        self._check_fence(fence)  # the new one may have passed too
+        if fell and not fence.up:  # the programs stand still: the host may not know
             self.hosts.send(wire.rejected(0, wire.REJECT_FENCED, 0))
         self._write()
         return None
+
+    def _fenced(self) -> Fence:
+        if self.fence is None:
+            self.fence = Fence()
+            self.poll.register(self.fence.timer, select.EPOLLIN)
+        return self.fence
 
     def _check_fence(self, fence: Fence) -> None:
         if fence.falls():

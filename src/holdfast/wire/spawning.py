@@ -20,12 +20,15 @@
                                                 26 | LIMIT     | kind u8, value i64 (several)
                                                 27 | CONNECT   | words, zero between (several)
      28 | THAW      | path (may be missing)      29 | CRIU      | path (several, with THAW)
+     30 | DEADLINE  | u64 (may be missing)
 
 A keeper starts a program (ARGV, ENV, CWD, UMASK), or adopts an existing process tree from saved
 state (ADOPT_PID with the terminal's master as a descriptor, BASE, RING_TAIL, ORIGIN, ACCEPTED,
 STATUS), or restores a checkpoint of a contained session (THAW with CONTAIN, BASE, ORIGIN,
 ACCEPTED). THAW is a directory with CRIU's images, which the launcher edits, and the file `output`,
 the bytes before BASE. CRIU has paths: the program, its loader, and directories of libraries.
+DEADLINE is the first deadline of a session with a lease, as in the packet FENCE: the keeper has it
+before a host speaks to it.
 
 The tags from CGROUP on were added later. They are omitted when empty, so older requests keep their
 meaning; 20 to 22 are not used any more. CGROUP names a cgroup v2 directory in which the program
@@ -108,6 +111,7 @@ T_SESSION, T_EPOCH, T_ARGV, T_ENV, T_CWD, T_UMASK, T_SIZE, T_RING, T_LABEL = ran
 T_SOCKET, T_AWAY, T_ADOPT_PID, T_BASE, T_RING_TAIL, T_ORIGIN, T_ACCEPTED = range(10, 17)
 T_STATUS, T_CGROUP, T_CONTAIN = range(17, 20)
 T_GATE, T_MOUNT, T_NET, T_LIMIT, T_CONNECT, T_THAW, T_CRIU = range(23, 30)
+T_DEADLINE: Final = 30
 
 _TLV = struct.Struct("<BI")
 _U64 = struct.Struct("<Q")
@@ -184,8 +188,10 @@ class Spawn(NamedTuple):
     connect: tuple[bytes, ...] = ()  # commands, words separated by zero bytes
     thaw: bytes = b""  # directory of the checkpoint to restore
     criu: tuple[bytes, ...] = ()  # its program, loader and directories of libraries
+    deadline_ns: int = 0  # of a session with a lease, on CLOCK_BOOTTIME
 
 
+_LATER = (T_GATE, T_NET, T_THAW, T_DEADLINE)
 _BINDS = (MOUNT_READ, MOUNT_WRITE, MOUNT_DEVICE, MOUNT_FIXED)
 
 
@@ -234,6 +240,8 @@ def spawn(s: Spawn) -> bytes:
     items += ((T_CONNECT, command) for command in s.connect)
     if s.thaw:
         items += ((T_THAW, s.thaw), *((T_CRIU, path) for path in s.criu))
+    if s.deadline_ns:
+        items.append((T_DEADLINE, _U64.pack(s.deadline_ns)))
     body = b"".join(_TLV.pack(tag, len(value)) + value for tag, value in items)
     if len(body) > limits.SPAWN_BYTES:
         raise Malformed(f"spawn request of {len(body)} bytes; at most {limits.SPAWN_BYTES}")
@@ -257,7 +265,7 @@ def read_spawn(body: bytes) -> Spawn:
         at += length
         if tag in many:
             many[tag].append(value)
-        elif (T_SESSION <= tag <= T_CONTAIN or tag in (T_GATE, T_NET, T_THAW)) and tag not in one:
+        elif (T_SESSION <= tag <= T_CONTAIN or tag in _LATER) and tag not in one:
             one[tag] = value
         else:
             raise Malformed(f"unknown or repeated tag {tag} in spawn request")
@@ -294,6 +302,7 @@ def read_spawn(body: bytes) -> Spawn:
             connect=tuple(many[T_CONNECT]),
             thaw=one.get(T_THAW, b""),
             criu=tuple(many[T_CRIU]),
+            deadline_ns=_U64.unpack(one[T_DEADLINE])[0] if T_DEADLINE in one else 0,
         )
     except (KeyError, struct.error, UnicodeDecodeError) as e:
         raise Malformed(f"incomplete spawn request: {e}") from e

@@ -102,7 +102,7 @@ def test_r3_a_machine_without_etcd_freezes_before_another_takes_over(two: Two) -
 
     lost(two, False)
     gone = eventually(
-        lambda: next((s for s in here.ls("--all", "--local") if s["ended"]), None),
+        lambda: next((s for s in here.ls("--all", "--local") if s.get("ended")), None),
         "the old incarnation is over",
     )
     assert gone["reason"].startswith("fenced: epoch") and gone["reason"].endswith("on vault"), gone

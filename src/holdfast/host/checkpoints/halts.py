@@ -171,6 +171,9 @@ async def again(halter: Halter, session: Session, moment: Moment, operator: str)
     began = time.monotonic()
     how = await halter.in_thread(halter.keep_halted, execution(session))
     took = round((time.monotonic() - began) * 1000, 3)
+    if session.state == "fenced":  # it stays halted when the fence ends
+        session.record.halted = True
+        return
     session.change(
         "halted",
         operator=operator,

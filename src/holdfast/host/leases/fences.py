@@ -118,14 +118,16 @@ class Leases:
             self.ownership.hold(session, taken.epoch)
         return taken.epoch
 
-    def refuse_lost(self, session: str) -> None:
-        """Refuse to begin an incarnation whose lease has ended meanwhile."""
-        taken = self._taken.get(session)
-        if taken is not None and (taken.lost or taken.until <= boottime()):
+    def deadline_ns(self, session: str) -> int:
+        """The deadline with which an incarnation begins; 0: none. Refuses one without a lease."""
+        if (taken := self._taken.get(session)) is None:
+            return 0
+        if taken.lost or taken.until <= boottime():
             raise Fenced(
                 f"the lease of {session} ended before its incarnation could begin",
                 "`holdfast lease show` tells where it is; try again",
             )
+        return int(taken.until * 1e9)
 
     async def give_up(self, session: str) -> None:
         """Release an epoch whose incarnation could not be made."""
