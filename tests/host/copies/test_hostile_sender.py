@@ -278,6 +278,17 @@ def test_an_offer_that_was_not_completed_keeps_no_old_contents(tmp_path: Path) -
     assert len([*(place / "objects").iterdir()]) == 2
 
 
+def test_an_offer_that_never_arrived_is_forgotten_after_some_time(tmp_path: Path) -> None:
+    received = Received(str(tmp_path), 1 << 30)
+    described(received, COPY, "desk")
+    [path] = (tmp_path / "copies" / SESSION).glob("*.offer")
+    assert received.expired(path.stat().st_mtime - 1) == []
+    assert received.expired(path.stat().st_mtime + 1) == [(SESSION, CHECKPOINT, "desk")]
+    assert not [*(tmp_path / "copies" / SESSION / "objects").iterdir()]
+    with pytest.raises(NotFound):
+        received.sink(SESSION, CHECKPOINT, "desk")
+
+
 def test_t4_a_part_longer_than_its_content_does_not_stop_a_transfer(tmp_path: Path) -> None:
     received = Received(str(tmp_path), 1 << 30)
     copy, [data] = contents(100)

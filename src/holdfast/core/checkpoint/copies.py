@@ -373,6 +373,11 @@ def retry_s(failures: int) -> float:
     return float(min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(failures, 16)))
 
 
+def due_s(last: float, every_s: float, now: float) -> float:
+    """The pause before the next scheduled copy. A clock that was set back does not make it long."""
+    return min(every_s, max(0.0, last + every_s - now))
+
+
 RETRY_FIRST_S: Final = 5.0
 RETRY_MAX_S: Final = 600.0
 EVERY_MIN_S: Final = 10.0  # a checkpoint stops all programs for a moment

@@ -16,21 +16,20 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.core.checkpoint import copies
 from holdfast.core.checkpoint.copies import Copy
-from holdfast.core.checkpoint.manifest import Manifest
 from holdfast.core.record.record import host_fact
 from holdfast.host.checkpoints.incarnations import Incarnations, Restored
-from holdfast.host.checkpoints.save import save
 from holdfast.host.copies import arrive, errands, trusted
 from holdfast.host.copies.arrive import COPIED, MOVED
 from holdfast.host.copies.moving import Moving
+from holdfast.host.copies.outgoing import Outgoing
 from holdfast.host.copies.received import Received
-from holdfast.host.copies.sending import EVERY, MOVE, Known, Maker, Sending, Sent
+from holdfast.host.copies.sending import MOVE, Maker, Sending
 from holdfast.host.leases.fences import Leases, Waiting, silent
 from holdfast.host.processes.halt import execution
 from holdfast.host.storage import store
 from holdfast.host.storage.store import SessionRow
 from holdfast.model import signing
-from holdfast.model.errors import HoldfastError, NotFound, Refused, TimedOut, Unavailable
+from holdfast.model.errors import HoldfastError, NotFound, Refused, Unavailable
 
 if TYPE_CHECKING:
     from holdfast.home.keys import Identity
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 ASK_S: Final = 10.0  # for another machine to say whether it has taken a session over
 ASK_AGAIN_S: Final = 300.0
+OFFERED_S: Final = 7 * 86400.0  # after this time an incomplete copy is forgotten
 LOOK_S: Final = 1.0  # between two looks at the lines to the relays
 
 
@@ -88,13 +88,13 @@ class Copies:
         self._engine = engine
         self.received = Received(engine.home.state, quota)
         self.sending = Sending(engine, engine.incarnations.checkpoints, identity)
-        self._schedules: dict[str, asyncio.Task[None]] = {}
         self._taking: dict[str, asyncio.Lock] = {}
         self._asking: dict[str, asyncio.Lock] = {}
         checkpoints, own = engine.incarnations.checkpoints, identity.public
         checkpoints.trusted = lambda maker: maker == own or maker in self._makers
         self._makers = set[bytes]()
         self.moving = Moving(engine, self.sending, self)
+        self.outgoing = Outgoing(engine, self.sending, self.ask)
 
     def begin(self) -> None:
         """After the sessions are known: list the copies, and go on with schedules and questions."""
@@ -103,9 +103,11 @@ class Copies:
             self._makers.update(signing.read(one.sender) for one in known)
             if known and session not in self._engine.ended and not self._runs(session):
                 self.list_copy(known[-1])
-        for session in self.sending.sessions():
-            if self.sending.noted(session, EVERY) is not None:
-                self._schedule(session)
+        self.outgoing.begin()
+        for session, checkpoint, sender in self.received.expired(time.time() - OFFERED_S):
+            why = f"it was offered {OFFERED_S / 86400:g} days ago, and never arrived completely"
+            facts = {"machine": sender, "checkpoint": checkpoint, "reason": why}
+            self._engine.events.note(session, "session.copy_failed", facts)
         for session in self.moving.unfinished():
             self._engine.tasks.spawn(self.moving.settle(session))
         self._engine.tasks.spawn(self._watch())
@@ -344,123 +346,6 @@ class Copies:
     def trusted(self, word: str) -> Machine:
         return trusted.find(self._engine.home, word)
 
-    async def save_and_send(
-        self,
-        session: Session,
-        machine: Machine,
-        operator: str,
-        stop: bool = False,
-        tell: Any = lambda step, done: None,
-    ) -> tuple[Manifest, Sent | HoldfastError]:
-        """A checkpoint that also goes to another machine. A failure to send keeps it here."""
-        known: Known | HoldfastError
-        try:
-            known = await self.sending.ask_whether(session, machine)
-        except (Unavailable, TimedOut) as e:
-            known = e
-        checkpoints, halter = self._engine.incarnations.checkpoints, self._engine.halter
-        made = await save(checkpoints, session, operator, stop, tell, halter)
-
-        def told(done: int, of: int) -> None:
-            tell("sent", done)
-
-        try:
-            if isinstance(known, HoldfastError):
-                raise known
-            sent = await self.sending.send(session.id, session.label, made, machine, known, told)
-        except HoldfastError as e:
-            self._not_sent(session.id, machine, made, e)
-            return made, e
-        self._sent(session, machine, sent)
-        return made, sent
-
-    def try_again(self, session: Session, machine: Machine, made: Manifest) -> None:
-        """Send that checkpoint later, until it arrives or a newer one has."""
-        self._engine.tasks.spawn(self._try_again(session, machine, made))
-
-    async def _try_again(self, session: Session, machine: Machine, made: Manifest) -> None:
-        key, failures = signing.show(machine.key), 0
-        while (
-            not session.ending and self.sending.away(session.id).get(key, {}).get("at", 0) < made.at
-        ):
-            await asyncio.sleep(copies.retry_s(failures))
-            try:
-                known = await self.sending.ask_whether(session, self.trusted(key))
-                sent = await self.sending.send(session.id, session.label, made, machine, known)
-                return self._sent(session, machine, sent)
-            except (Unavailable, TimedOut):
-                failures += 1
-            except HoldfastError as e:
-                return self._not_sent(session.id, machine, made, e)
-
-    def _sent(self, session: Session, machine: Machine, sent: Sent) -> None:
-        session.event(
-            "session.copied",
-            machine=machine.name,
-            checkpoint=sent.checkpoint,
-            bytes=sent.bytes,
-            sent=sent.sent,
-            took_ms=sent.took_ms,
-        )
-
-    def _not_sent(
-        self, session: str, machine: Machine, made: Manifest, error: HoldfastError
-    ) -> None:
-        facts = {"machine": machine.name, "checkpoint": made.id, "reason": error.message}
-        self._engine.events.note(session, "session.copy_failed", facts)
-        if "taken" in error.facts:
-            self._engine.tasks.spawn(self.ask(session))
-
-    # ------------------------------------------------------------ the schedule
-
-    def set_schedule(self, session: str, every_s: float, machine: Machine, operator: str) -> None:
-        """Send a copy in that period; 0: no more."""
-        self._end_schedule(session)
-        if not every_s:
-            return
-        kept = {
-            "every_s": every_s,
-            "to": signing.show(machine.key),
-            "machine": machine.name,
-            "by": operator,
-        }
-        self.sending.note(session, EVERY, kept)
-        self._schedule(session)
-
-    def _end_schedule(self, session: str) -> None:
-        if (task := self._schedules.pop(session, None)) is not None:
-            task.cancel()
-        self.sending.note(session, EVERY, None)
-
-    def schedule_of(self, session: str) -> Json | None:
-        return self.sending.noted(session, EVERY)
-
-    def _schedule(self, session: str) -> None:
-        self._schedules[session] = self._engine.tasks.spawn(self._run_schedule(session))
-
-    async def _run_schedule(self, session_id: str) -> None:
-        failures, due = 0, time.time()
-        while (kept := self.sending.noted(session_id, EVERY)) is not None:
-            await asyncio.sleep(max(0.0, due - time.time()))
-            session = self._engine.sessions.get(session_id)
-            if session is None and session_id in self._engine.ended:
-                return
-            due = time.time() + LOOK_S
-            if session is None or session.ending or not session.answers:
-                continue
-            try:
-                machine = self.trusted(kept["to"])
-                made, sent = await self.save_and_send(session, machine, kept["by"])
-                if isinstance(sent, HoldfastError):
-                    raise sent
-                failures, due = 0, made.at + float(kept["every_s"])
-            except HoldfastError as e:
-                if failures == 0:
-                    facts = {"machine": kept["machine"], "reason": e.message, "checkpoint": ""}
-                    self._engine.events.note(session_id, "session.copy_failed", facts)
-                due = time.time() + min(copies.retry_s(failures), float(kept["every_s"]))
-                failures += 1
-
     # ------------------------------------------------------------ gone elsewhere
 
     async def _watch(self) -> None:
@@ -516,7 +401,7 @@ class Copies:
             row.state, row.reason = MOVED, reason
             row.ended = row.ended or time.time()
             engine.store.post(store.save(row))
-        self._end_schedule(session_id)
+        self.outgoing.end_schedule(session_id)
         await engine.halter.in_thread(self.received.drop, session_id)
 
     async def still_here(self, record: SessionRow) -> bool:

@@ -184,6 +184,8 @@ class Received:
         _write(self._file(session, checkpoint, _SUFFIX), data)
         _sync(place)
         probe("copies.committed")
+        for path in place.glob(f"*{_OFFER}"):  # a machine sends one copy of a session at a time
+            path.unlink(missing_ok=True)
         self._retain(session)
         return copy
 
@@ -193,12 +195,26 @@ class Received:
         for old in known[:-KEPT]:
             for suffix in (_SUFFIX, _SENDER):
                 self._file(session, old.checkpoint, suffix).unlink(missing_ok=True)
+        if any(place.glob(f"*{_OFFER}")):
+            return
         needed = {sha for one in known[-KEPT:] for sha in copies.objects(one)}
-        for path in place.glob(f"*{_OFFER}"):  # its machine sends one copy at a time
-            path.unlink(missing_ok=True)
         for path in (*(place / _OBJECTS).iterdir(), *(place / _PARTS).iterdir()):
             if path.name not in needed or path.parent.name == _PARTS:
                 path.unlink(missing_ok=True)
+
+    def expired(self, before: float) -> list[tuple[str, str, str]]:
+        """Forget offers older than that, with what has arrived: session, checkpoint and sender."""
+        found = list[tuple[str, str, str]]()
+        for session in self.sessions():
+            for path in self._place(session).glob(f"*{_OFFER}"):
+                with contextlib.suppress(OSError, ValueError, KeyError):
+                    if path.stat().st_mtime < before:
+                        sender = str(json.loads(path.read_text())["sender"])
+                        found.append((session, path.name.removesuffix(_OFFER), sender))
+                        path.unlink()
+            if found and found[-1][0] == session:
+                self._retain(session)
+        return found
 
     # ------------------------------------------------------------ finding
 

@@ -4,6 +4,7 @@ What is known about a session's copies is in <state>/outbox/SESSION:
 
     away.json       by the key of a machine: its name, and the newest copy that it has
     every.json      the schedule: the period, the machine, the operator
+    again.json      a checkpoint that could not be sent, and the machine
     move.json       a move to that machine has begun; `offered`: the machine may have taken over
 """
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.host.storage.journal import Journal
 
 Json = dict[str, Any]
-AWAY, EVERY, MOVE = "away.json", "every.json", "move.json"
+AWAY, EVERY, AGAIN, MOVE = "away.json", "every.json", "again.json", "move.json"
 NODE: Final = os.uname().nodename
 
 

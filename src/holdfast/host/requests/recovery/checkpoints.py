@@ -59,10 +59,11 @@ async def checkpoint(host: Host, ctx: Context, q: Checkpoint) -> CheckpointReply
     if machine is None:
         made = await save(store, session, operator, q.stop, tell, engine.halter)
     else:
-        made, sent = await engine.copies.save_and_send(session, machine, operator, q.stop, tell)
+        send = engine.copies.outgoing.save_and_send
+        made, sent = await send(session, machine, operator, q.stop, tell)
         copied = (_sent(machine.name, made, sent),)
         if isinstance(sent, HoldfastError) and not q.stop:
-            engine.copies.try_again(session, machine, made)
+            engine.copies.outgoing.try_again(session, machine, made)
     if q.stop:
         await session.ended
     else:

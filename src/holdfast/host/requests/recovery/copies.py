@@ -88,20 +88,23 @@ async def _trusted(host: Host) -> Trusted:
 
 async def every(host: Host, ctx: Context, q: Schedule) -> Scheduled:
     engine, session = host.engine, host.engine.find(q.session)
-    now = engine.copies.schedule_of(session.id)
+    outgoing, machine = engine.copies.outgoing, None
+    now = outgoing.schedule_of(session.id)
     if q.every_s:
         if q.every_s < EVERY_MIN_S:
             raise Usage(f"a copy can be sent every {EVERY_MIN_S:g} seconds at most")
         machine = engine.copies.trusted(q.to)
     elif now is None:
         return Scheduled(id=session.id, name=session.name, every_s=0, to="")
-    else:
-        machine = engine.copies.trusted(now["to"])
-    details = {"to": machine.name, "every": str(q.every_s)}
+    to = machine.name if machine is not None else str((now or {})["machine"])
+    details = {"to": to, "every": str(q.every_s)}
     await engine.door.enter(ctx.act, ProposedAct("checkpoint", details=details, wait_s=q.hold))
-    engine.copies.set_schedule(session.id, q.every_s, machine, ctx.conn.operator)
+    if machine is not None:
+        outgoing.set_schedule(session.id, q.every_s, machine, ctx.conn.operator)
+    else:
+        outgoing.end_schedule(session.id)
     ctx.act.outcome = {**details}
-    return Scheduled(id=session.id, name=session.name, every_s=q.every_s, to=machine.name)
+    return Scheduled(id=session.id, name=session.name, every_s=q.every_s, to=to)
 
 
 async def move(host: Host, ctx: Context, q: Move) -> Moved:
