@@ -251,7 +251,7 @@ class Branches:
                 living = engine.sessions.get(session)
                 if living is not None:
                     await self._kill(living, by)
-            await engine.incarnations.forget(session)
+            await engine.incarnations.drop(session)
             if await asyncio.to_thread(applying.pending, self.forks, fork) == session:
                 await asyncio.to_thread(applying.abandon, self.forks, fork)
             await asyncio.to_thread(self.forks.discard, fork, session)

@@ -195,9 +195,13 @@ class Incarnations:
         while session in self.checkpoints.busy:
             await asyncio.sleep(LOOK_S)
         with self.checkpoints.using(session):
-            if self.saved_session(session):
-                await asyncio.to_thread(self.checkpoints.remove, session)
-            await self._engine.own_directories.remove(session)
+            await self.drop(session)
+
+    async def drop(self, session: str) -> None:
+        """The same, for a caller that is using the session's checkpoints."""
+        if self.saved_session(session):
+            await asyncio.to_thread(self.checkpoints.remove, session)
+        await self._engine.own_directories.remove(session)
 
     async def remove(self, session: str, checkpoint: str) -> int:
         """Remove a checkpoint; return the bytes of stored files that are gone with it."""
