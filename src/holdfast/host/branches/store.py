@@ -64,7 +64,8 @@ class Fork:
     """A fork. `epoch`, `seq` and `hash`: the end of the parent's record at that moment.
 
     `processes`: names of the parent's programs by their pid inside. `ports`: that listened.
-    `closed`: the parent's connections, as rows of core/session/connections.py.
+    `closed`: the parent's connections, as rows of core/session/connections.py. `servers`: sockets
+    of the machine that the branches see.
     """
 
     id: str
@@ -82,6 +83,7 @@ class Fork:
     closed: list[dict[str, Any]] = field(default_factory=list)
     frozen_ms: float = 0.0
     complete: bool = False
+    servers: list[str] = field(default_factory=list)
 
     def branch(self, session: str) -> Branch:
         return next(one for one in self.branches if one.id == session)
