@@ -3,8 +3,8 @@
     STATE/branches/FORK/fork.json             what was forked, and the branches (class Fork)
                        /base/N                the snapshot of tree N; the branches share it
                        /layers/BRANCH/N/upper what the branch wrote; `work` belongs to overlayfs
-                       /keep/                 a keep that is not over (keep.py)
-                       /reading-BRANCH        while a keep lets the branch stand still
+                       /keep/                 a keep that is not over (keep.py, apply.py)
+                       /reading-BRANCH        while a keep or discard lets the branch stand still
 
 A fork is `complete` when all its branches run. After a crash of the host the next host ends the
 branches of an incomplete fork, and removes its directory. A complete fork goes with its last
