@@ -112,7 +112,8 @@ class Left:
     """What left a branch, and no discard can undo.
 
     `connections`: to the outside at its end. `acts`: how many its record has. `closed`:
-    connections of the parent that it never had.
+    connections of the parent that it never had. `servers`: sockets of the machine's servers
+    (doors) that its programs could use.
     """
 
     id: str
@@ -120,6 +121,7 @@ class Left:
     connections: tuple[LostConnection, ...] = ()
     acts: int = 0
     closed: tuple[LostConnection, ...] = ()
+    servers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,6 +292,29 @@ def test_r5_a_second_fork_at_the_same_time_is_refused(hf: Installation) -> None:
     assert says(hf, "twice", "echo $X") == "kept\n"
 
 
+def test_r5_siblings_are_forked_at_once_and_their_base_stays_while_it_is_needed(
+    fresh: Installation,
+) -> None:
+    """The first fork has the lower layers of the others, also after all its branches are gone."""
+    criu()
+    shell(fresh, "root")
+    forked(fresh, "root", "-n", "2")
+    both = [fresh.start("fork", f"root-{n}") for n in (1, 2)]
+    assert [one.wait(120) for one in both] == [0, 0]
+    both = [fresh.start("discard", f"root-{n}") for n in (1, 2)]
+    assert [one.wait(120) for one in both] == [0, 0]
+    assert len(forks(fresh)) == 3
+    os.kill(fresh.host_pid, signal.SIGKILL)
+    for name in ("root-1-1", "root-2-1"):
+        assert says(fresh, name, "echo $X; cat file") == "kept\nbase\n"
+    fresh.ok("discard", "root-1-1")
+    os.kill(fresh.get("root-2-1")["keeper"], signal.SIGKILL)
+    eventually(lambda: fresh.get("root-2-1")["epoch"] == 2 or None, "the branch is back")
+    assert says(fresh, "root-2-1", "cat file") == "base\n", "it begins anew above the same base"
+    fresh.ok("discard", "root-2-1")
+    assert forks(fresh) == []
+
+
 def test_r5_a_fork_with_a_taken_name_stops_nothing_and_leaves_nothing(hf: Installation) -> None:
     shell(hf, "fails")
     shell(hf, "mine-2")

@@ -15,6 +15,7 @@ import pytest
 from holdfast.host.branches import apply as applying
 from holdfast.host.branches import keep
 from holdfast.host.branches.branches import Branches, KeepWish
+from holdfast.host.processes.process import boot_id
 from holdfast.host.runtime.tasks import Tasks
 from holdfast.model.errors import Impossible, NotAllowed, Refused
 from tests.support.recovery.kept_branch import BRANCH, INSIDE, Stage
@@ -291,6 +292,20 @@ def test_r5_two_keeps_in_one_directory_do_not_mix(stage: Stage) -> None:
     applying.abandon(stage.forks, stage.fork)
     assert not half.exists() and not applying.pending(stage.forks, stage.fork)
     assert not (stage.now / "new").exists()
+
+
+@pytest.mark.parametrize("boot", ["", "another boot\n"])
+def test_r5_progress_counts_if_it_is_whole_and_of_this_boot(stage: Stage, boot: str) -> None:
+    """After a power cut the file system may have lost steps, and a full disk cuts a line."""
+    for name in ("file", "new"):
+        (stage.upper / name).write_text("branch")
+    stage.stage()
+    path = stage.forks.place(stage.fork.id) / keep.KEEP / applying.PROGRESS
+    this = f"{boot_id()}\n"
+    path.write_text(f"{boot or this}0 \n1")
+    assert stage.apply() == set()
+    assert (stage.now / "new").read_text() == "branch"
+    assert (stage.now / "file").read_text() == ("branch" if boot else "file\n")
 
 
 def test_r5_the_interrupted_keep_of_a_discarded_branch_hinders_no_other(stage: Stage) -> None:

@@ -171,7 +171,8 @@ class Left:
     """What left a branch: things that no discard can undo.
 
     `connections`: that it had to the outside at its end. `acts`: how many acts its record has.
-    `closed`: connections of the parent that it never had.
+    `closed`: connections of the parent that it never had. `servers`: sockets of the machine's
+    servers (doors) that its programs could use; their requests are not known.
     """
 
     id: str
@@ -179,6 +180,7 @@ class Left:
     connections: tuple[LostConnection, ...]
     acts: int
     closed: tuple[LostConnection, ...]
+    servers: tuple[str, ...]
 
 
 @message

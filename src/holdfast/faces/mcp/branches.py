@@ -62,6 +62,7 @@ class BranchTools:
                 return {
                     "acts": gone.acts,
                     "connections": [f"{one.local} -> {one.remote}" for one in gone.connections],
+                    "servers": [*gone.servers],
                 }
             found = await act.session.branches()
             return {

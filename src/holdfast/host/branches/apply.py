@@ -65,15 +65,16 @@ class _Progress:
     """
 
     def __init__(self, place: Path) -> None:
-        path, boot = place / PROGRESS, boot_id()
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        path, fresh = place / PROGRESS, place / f"{PROGRESS}.new"
+        known = path.read_text().split("\n")[:-1] if path.exists() else []
+        lines = known if known[:1] == [boot_id()] else [boot_id()]
         self.over: dict[int, str] = {}
-        if lines[:1] == [boot]:
-            for line in lines[1:]:
-                number, _, why = line.partition(" ")
-                self.over[int(number)] = why
-        else:
-            path.write_text(f"{boot}\n")
+        for line in lines[1:]:
+            number, _, why = line.partition(" ")
+            self.over[int(number)] = why
+        # Written anew: after a full disk the last line may be a part of one.
+        fresh.write_text("".join(f"{line}\n" for line in lines))
+        os.replace(fresh, path)
         self._file = path.open("a", buffering=1)
 
     def note(self, number: int, why: str) -> None:

@@ -225,6 +225,7 @@ class _Forking:
             parts.trees(self.parts, str(self.place)),
             branches,
         )
+        self.fork.servers = parts.servers(self.containment.mounts)
         self.copies = dict[int, Snapshot]()
         self.made: list[Session] = []
         self.keys: list[Key] = []

@@ -122,6 +122,16 @@ def outside(found: Iterable[Socket], own_network: bool) -> tuple[str, ...]:
     )
 
 
+def servers(mounts: Iterable[wire.Mount]) -> list[str]:
+    """Sockets of the machine's servers that the session sees: its doors, by their places inside."""
+    found = list[str]()
+    for one in mounts:
+        with contextlib.suppress(OSError):
+            if one.source and stat.S_ISSOCK(os.stat(one.source).st_mode):
+                found.append(os.fsdecode(one.target))
+    return found
+
+
 def ports(found: Iterable[Socket]) -> list[int]:
     return sorted(
         {one.port or 0 for one in found if one.kind.startswith("tcp") and one.state == "listen"}

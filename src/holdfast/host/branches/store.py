@@ -3,8 +3,8 @@
     STATE/branches/FORK/fork.json             what was forked, and the branches (class Fork)
                        /base/N                the snapshot of tree N; the branches share it
                        /layers/BRANCH/N/upper what the branch wrote; `work` belongs to overlayfs
-                       /keep/                 a keep that is not over (keep.py)
-                       /reading-BRANCH        while a keep lets the branch stand still
+                       /keep/                 a keep that is not over (keep.py, apply.py)
+                       /reading-BRANCH        while a keep or discard lets the branch stand still
 
 A fork is `complete` when all its branches run. After a crash of the host the next host ends the
 branches of an incomplete fork, and removes its directory. A complete fork goes with its last
@@ -64,7 +64,8 @@ class Fork:
     """A fork. `epoch`, `seq` and `hash`: the end of the parent's record at that moment.
 
     `processes`: names of the parent's programs by their pid inside. `ports`: that listened.
-    `closed`: the parent's connections, as rows of core/session/connections.py.
+    `closed`: the parent's connections, as rows of core/session/connections.py. `servers`: sockets
+    of the machine that the branches see.
     """
 
     id: str
@@ -82,6 +83,7 @@ class Fork:
     closed: list[dict[str, Any]] = field(default_factory=list)
     frozen_ms: float = 0.0
     complete: bool = False
+    servers: list[str] = field(default_factory=list)
 
     def branch(self, session: str) -> Branch:
         return next(one for one in self.branches if one.id == session)

@@ -261,6 +261,8 @@ def discard(args: Namespace) -> int:
 def put_left(left: Json) -> None:
     for one in left["connections"]:
         print(f"  it was connected: {line(one)}")
+    for path in left["servers"]:
+        print(f"  it could use the server at {printable(path)}; its requests are not known")
     if left["acts"]:
         acts = "1 act" if left["acts"] == 1 else f"{left['acts']} acts"
         print(f"  it took {acts}; `holdfast log {left['id']}` has the record")

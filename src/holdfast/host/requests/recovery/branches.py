@@ -281,4 +281,5 @@ async def what_left(host: Host, fork: Stored, session: str, name: str) -> Left:
         connections=_lost(found),
         acts=await host.engine.journal.acts(session),
         closed=_lost(fork.closed),
+        servers=tuple(fork.servers),
     )
