@@ -65,7 +65,7 @@ def test_r2_a_restore_whose_tree_changed_is_tried_again_once(
     for last, raised in ((Began("began"), Began), (changed, Impossible)):
         made = incarnations(home, monkeypatch, changed, last)
         row = made._engine.ended[ROW.id]
-        with pytest.raises(raised, match="began|could not be restored: /etc/passwd: No such"):
+        with pytest.raises(raised, match=r"began|could not be restored: /etc/passwd: No such"):
             asyncio.run(made.restore(row, MADE, "ann"))
         assert row.epoch == 1 and not made.checkpoints.busy
 
