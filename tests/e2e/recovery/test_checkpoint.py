@@ -125,12 +125,12 @@ input()
 
 def test_r2_the_expected_size_is_right_for_shared_memory(hf: Installation) -> None:
     (hf.user / "sharing.py").write_text(SHARING)
-    hf.new("shares", "--contained", "--", PYTHON, "sharing.py")
-    hf.wait("shares", "text:(?s)(SHARED.*){4}")
-    expected = hf.ok("checkpoint", "shares", "--check", "--json").json["found"]["bytes"]
-    made = saved(hf, "shares", "--stop")
+    hf.new("sharing", "--contained", "--", PYTHON, "sharing.py")
+    hf.wait("sharing", "text:(?s)(SHARED.*){4}")
+    expected = hf.ok("checkpoint", "sharing", "--check", "--json").json["found"]["bytes"]
+    made = saved(hf, "sharing", "--stop")
     assert 0.8 * made["bytes"] < expected < 1.5 * made["bytes"] and made["bytes"] > 70 << 20
-    assert restored(hf, "shares")["id"] == made["id"]
+    assert restored(hf, "sharing")["id"] == made["id"]
 
 
 def test_r2_a_plain_session_is_refused_with_the_reason(hf: Installation) -> None:

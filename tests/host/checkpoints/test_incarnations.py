@@ -1,0 +1,87 @@
+"""A restore tries again once if the machine changed between its plan and its file tree (R2)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.home import Home
+from holdfast.host.checkpoints.incarnations import Incarnations
+from holdfast.host.lifecycle.nursery import TreeChanged
+from holdfast.host.storage.store import SessionRow
+from holdfast.model.errors import Impossible, NotFound, Refused
+from tests.support.recovery.manifests import MADE
+
+ROW = SessionRow(MADE.session, "work", "checkpointed", 1, 1.0, [], "", "")
+
+
+def incarnations(home: Home, monkeypatch: pytest.MonkeyPatch, *tries: object) -> Incarnations:
+    """A host whose tries to begin end in this way."""
+
+    async def take(row: SessionRow) -> None:
+        row.epoch += 1
+
+    left = [*tries]
+
+    async def begun(*arguments: object) -> object:
+        found = left.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    engine: Any = SimpleNamespace(
+        home=home,
+        environment={},
+        settings=SimpleNamespace(checkpoint_keep=3, checkpoint_bytes=1),
+        sessions={},
+        unreachable={},
+        ended={ROW.id: SessionRow(**vars(ROW))},
+        leases=SimpleNamespace(take_next=take),
+    )
+    made = Incarnations(engine)
+    monkeypatch.setattr(made, "_begun", begun)
+    monkeypatch.setattr(made.checkpoints, "ids", lambda session: [MADE.id])
+    return made
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "run").mkdir()
+    return Home(str(tmp_path / "home"), "", True)
+
+
+def test_r2_a_restore_whose_tree_changed_is_tried_again_once(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Began(Exception):
+        """The second try."""
+
+    changed = TreeChanged("/etc/passwd: No such file or directory")
+    for last, raised in ((Began("began"), Began), (changed, Impossible)):
+        made = incarnations(home, monkeypatch, changed, last)
+        row = made._engine.ended[ROW.id]
+        with pytest.raises(raised, match=r"began|could not be restored: /etc/passwd: No such"):
+            asyncio.run(made.restore(row, MADE, "ann"))
+        assert row.epoch == 1 and not made.checkpoints.busy
+
+
+def test_r2_a_restore_was_decided_on_facts_that_still_hold(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An approval may take an hour."""
+    made = incarnations(home, monkeypatch)
+    row = made._engine.ended[ROW.id]
+    monkeypatch.setattr(made.checkpoints, "ids", lambda session: [])
+    with pytest.raises(NotFound, match="was removed meanwhile"):
+        asyncio.run(made.restore(row, MADE, "ann"))
+    row.epoch = 2
+    with pytest.raises(Refused, match="was restored meanwhile"):
+        asyncio.run(made.restore(SessionRow(**vars(ROW)), MADE, "ann"))
+    del made._engine.ended[ROW.id]  # type: ignore[attr-defined]
+    with pytest.raises(Refused, match="was forgotten meanwhile"):
+        asyncio.run(made.restore(row, MADE, "ann"))
