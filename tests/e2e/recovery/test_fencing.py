@@ -13,9 +13,18 @@ import pytest
 
 from holdfast.host.leases.fences import TAKE_S
 from holdfast.host.leases.sqlite import SQLiteStore
+from holdfast.host.processes import process
 from holdfast.model.errors import Fenced
 from tests.support.installation import SOON_S, Installation, eventually
-from tests.support.recovery.leases import DRIFT, TERM_S, Rival, boottime, counting, locked
+from tests.support.recovery.leases import (
+    DRIFT,
+    TERM_S,
+    Counter,
+    Rival,
+    boottime,
+    counting,
+    locked,
+)
 
 
 @pytest.fixture
@@ -156,6 +165,41 @@ def test_r3_a_host_serves_pinned_sessions_while_the_store_is_away(
     eventually(lambda: hf.ls() and state(hf, "work") == "detached", "it comes back")
     assert hf.get("work")["epoch"] == 2
     eventually(lambda: state(hf, "alive") == "detached", "its lease is back")
+
+
+def counts_when_it_comes_back(hf: Installation) -> tuple[Counter, Path]:
+    """A shell that counts from its first line on, if the file is there."""
+    counter, go = Counter(hf.user / "back.count"), hf.user / "go"
+    os.mkfifo(f"{counter.path}.fifo")
+    with open(hf.account / ".bashrc", "a") as rc:
+        rc.write(f"if [ -e {go} ]; then exec 9<>{counter.path}.fifo; {counter.command}; fi\n")
+    return counter, go
+
+
+def test_r3_a_host_that_stops_while_a_session_comes_back_leaves_it_a_deadline(
+    hf: Installation, rival: Rival
+) -> None:
+    """The programs run, and the host has not spoken to the new keeper yet."""
+    counter, go = counts_when_it_comes_back(hf)
+    probe = {"HOLDFAST_PROBE": f"stop@host.create.spawned,when:{go}"}
+    hf.ok("up", "--detach", env=probe)
+    hf.ready("work")
+    hf.quick("rehome", "work", "on")
+    session, host = hf.get("work")["id"], hf.host_pid
+    keeper = hf.get("work")["keeper"]
+    go.touch()
+    os.kill(keeper, signal.SIGKILL)
+    eventually(lambda: process.state_of(host) == "T", "the host stops")
+    try:
+        epoch, at = rival.takes(session)
+        assert epoch == 3 and 0 < counter.last() < at
+        assert counter.stands()
+    finally:
+        os.kill(host, signal.SIGCONT)
+    eventually(
+        lambda: any(s.get("reason", "").startswith("fenced: epoch 3") for s in hf.ls("--all")),
+        "the incarnation in between is discarded",
+    )
 
 
 def test_r3_a_machine_that_renews_keeps_its_sessions(hf: Installation, rival: Rival) -> None:
