@@ -188,7 +188,7 @@ class Moving:
     async def _back_here(self, session: str, note: Json) -> None:
         try:
             await self._bring_back(session, note)
-        except Impossible:
+        except Exception:
             self._engine.tasks.spawn(self.settle(session))
             raise
 
