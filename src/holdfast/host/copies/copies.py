@@ -376,8 +376,9 @@ class Copies:
             with contextlib.suppress(HoldfastError, TimeoutError):
                 machine = self.trusted(key)
                 said = await errands.ask(machine, "copies.taken", ASK_S, id=session)
-                if int(said["epoch"]) > sent.get("epoch", 0):  # else it came back since
-                    await self.gone(session, machine.name, key, int(said["epoch"]))
+                epoch = errands.epoch_of(said)
+                if epoch > sent.get("epoch", 0):  # else it came back since
+                    await self.gone(session, machine.name, key, epoch)
                     return True
         return False
 

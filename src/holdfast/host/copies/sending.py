@@ -30,7 +30,7 @@ from holdfast.host.copies import arrive, errands, facts, trees
 from holdfast.host.copies.trees import OUTBOX, Outbox
 from holdfast.host.lifecycle import prepare
 from holdfast.model import signing
-from holdfast.model.errors import HoldfastError, Impossible
+from holdfast.model.errors import HoldfastError, Impossible, PeerFault
 from holdfast.model.ids import is_session_id
 
 if TYPE_CHECKING:
@@ -107,7 +107,10 @@ class Sending:
             needs=[[*one] for one in needs],
             bytes=size,
         )
-        return Known(here, needs, bytes.fromhex(said["images"]))
+        try:
+            return Known(here, needs, bytes.fromhex(said["images"]))
+        except (KeyError, ValueError, TypeError) as e:
+            raise PeerFault(f"{machine.name} names no key for images") from e
 
     # ------------------------------------------------------------ sending
 
