@@ -293,7 +293,8 @@ class Received:
     def taken(self, session: str) -> Json | None:
         with contextlib.suppress(OSError, ValueError):
             found: Json = json.loads((self._place(session) / _TAKEN).read_text())
-            found.setdefault("of", dict.fromkeys(map(self._by, self.of(session)), found["epoch"]))
+            if "of" not in found:  # of an older release
+                found["of"] = dict.fromkeys(map(self._by, self.of(session)), found["epoch"])
             return found if found["of"] else None
         return None
 
