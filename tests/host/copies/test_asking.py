@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.host.copies import errands
 from holdfast.host.copies.copies import Copies
+from holdfast.host.storage import store
 from holdfast.model.errors import HoldfastError, Unavailable
 
 ID: Final = "0123456789ab"
@@ -77,3 +78,37 @@ def test_r3_a_machine_that_gives_no_answer_is_asked_again(
     world.said["attic"] = 100
     with pytest.raises(HoldfastError, match="goes on"):
         asyncio.run(world.copies.may_wake(ID))
+
+
+@pytest.mark.parametrize(
+    ("note", "state"),
+    [
+        ({"machine": "vault", "epoch": 6}, "moved"),
+        ({"machine": "vault", "offered": True}, "ended"),
+        ({"machine": "vault"}, "ended"),
+    ],
+)
+def test_r3_a_session_is_moved_only_when_the_other_machine_has_it(
+    monkeypatch: pytest.MonkeyPatch, note: dict[str, Any], state: str
+) -> None:
+    """The machine lost power in a move."""
+    world = World(monkeypatch, {"vault": 0})
+    world.copies._engine.sessions.clear()
+    world.copies._engine.store = SimpleNamespace(post=lambda job: None)
+    world.copies.sending.noted = lambda session, name: note
+    row: Any = SimpleNamespace(id=ID, state="detached", reason="", ended=None)
+    monkeypatch.setattr(store, "save", lambda row: None)
+    assert not asyncio.run(world.copies.still_here(row))
+    assert row.state == state and "vault" in row.reason
+
+
+def test_r3_a_restore_asks_although_the_move_had_only_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, {"vault": 100})
+    notes: list[Any] = [{"machine": "vault"}]
+    world.copies.sending.noted = lambda session, name: notes[0]
+    world.copies.sending.note = lambda session, name, value: notes.__setitem__(0, value)
+    with pytest.raises(HoldfastError, match="goes on"):
+        asyncio.run(world.copies.refuse_gone(ID))
+    assert world.asked == ["vault"] and world.went == [("vault", 100)]

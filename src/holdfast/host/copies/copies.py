@@ -206,8 +206,9 @@ class Copies:
         if note is not None and not note.get("epoch"):
             if lost or not note.get("offered"):
                 self.sending.note(session, MOVE, None)
-                return
-            if not await self.moving.settled(session, note):
+                if lost:
+                    return
+            elif not await self.moving.settled(session, note):
                 raise Refused(
                     f"{note['machine']} may have taken the session over, and does not answer",
                     f"try again, or state that {note['machine']} is gone: --lost",
@@ -421,8 +422,11 @@ class Copies:
         if not await self.ask(record.id):
             return True
         found = self.sending.noted(record.id, MOVE) or {}
-        record.state, record.ended = MOVED, time.time()
-        record.reason = _elsewhere(found.get("machine", "another machine"), found.get("epoch", "?"))
+        machine, record.ended = found.get("machine", "another machine"), time.time()
+        if found.get("epoch"):
+            record.state, record.reason = MOVED, _elsewhere(machine, found["epoch"])
+        else:  # the next answer decides
+            record.state, record.reason = "ended", f"lost: its move to {machine} is not over"
         self._engine.ended[record.id] = record
         self._engine.store.post(store.save(record))
         return False
