@@ -11,13 +11,14 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.client.engine.engine import Engine
 from holdfast.client.engine.parts import Event, Reply
 from holdfast.client.engine.wire import Exchange
 from holdfast.client.gone import HostGone
 from holdfast.model.errors import HoldfastError, Impossible, PeerFault, TimedOut, Unavailable
+from holdfast.model.ids import is_digest
 
 if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
@@ -27,6 +28,13 @@ PAUSE_FIRST_S, PAUSE_MAX_S = 0.2, 5.0
 COMMIT_S: Final = 600.0  # for the other machine's disk
 PIECE_BYTES: Final = 256 * 1024
 TOLD_BYTES: Final = 4 << 20  # between two reports of progress
+
+
+class Lacking(NamedTuple):
+    """Contents that the other machine lacks: hash, size and the bytes that it has."""
+
+    objects: list[tuple[str, int, int]]
+    bytes: int  # left of all, also of those on later pages
 
 
 class Delivery:
@@ -48,13 +56,28 @@ class Delivery:
             "length": errand["size"],
         }
         await self._again("copies.offer", offer)
-        while True:
-            lacking = await self._again("copies.missing", {**self._named, "after": 0})
-            if not lacking["objects"]:
-                break
-            await self._send(lacking)
+        described, before = False, 0
+        while (lacking := await self._lacking()).objects:
+            if described and lacking.bytes >= before:
+                raise PeerFault("the other machine does not keep what it gets")
+            whole = await self._send(lacking)
+            # Until the description is there, the machine cannot name the contents.
+            before = lacking.bytes
+            described = whole and lacking.objects[0][0] != description.name
         done = await self._again("copies.commit", self._named)
         return {**done, "sent": self.sent, "took_ms": (time.monotonic() - began) * 1000}
+
+    async def _lacking(self) -> Lacking:
+        """What is not there; the other machine may say anything."""
+        said = await self._again("copies.missing", {**self._named, "after": 0})
+        try:
+            objects = [(str(sha), int(size), int(have)) for sha, size, have in said["objects"]]
+            found = Lacking(objects, int(said["bytes"]))
+        except (KeyError, ValueError, TypeError, OverflowError) as e:
+            raise PeerFault("the list of lacking contents is damaged") from e
+        if not all(is_digest(sha) and 0 <= have <= size < 1 << 63 for sha, size, have in objects):
+            raise PeerFault("the list of lacking contents is damaged")
+        return found
 
     async def _again(self, op: str, fields: Json) -> Json:
         """The reply, over losses of the connection. The key makes a repeat harmless."""
@@ -74,14 +97,14 @@ class Delivery:
         await asyncio.sleep(pause)
         return min(pause * 2, PAUSE_MAX_S)
 
-    async def _send(self, lacking: Json) -> None:
-        """Send the contents; a cut connection leaves the rest to the next round."""
+    async def _send(self, lacking: Lacking) -> bool:
+        """Send the contents; a cut connection leaves the rest to the next round. False: cut."""
         begun = asyncio.Event()
-        total, before = int(lacking["bytes"]) + self.sent, self.sent
+        total, before = lacking.bytes + self.sent, self.sent
 
         async def feed(exchange: Exchange) -> None:
             await begun.wait()
-            for sha, size, have in lacking["objects"]:
+            for sha, size, have in lacking.objects:
                 if not await self._one(exchange, sha, size, have, total):
                     return
             await exchange.send(b"")
@@ -93,12 +116,13 @@ class Delivery:
                         raise HostGone("the connection was made anew")
                     begun.set()
                 elif isinstance(part, Reply):
-                    return
+                    return True
             raise PeerFault("an answer without a reply")
         except HoldfastError as e:
             if self.sent > before:
                 self._moved = time.monotonic()
             await self._waited(e, PAUSE_FIRST_S)
+            return False
 
     async def _one(self, exchange: Exchange, sha: str, size: int, have: int, total: int) -> bool:
         try:

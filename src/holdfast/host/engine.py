@@ -223,6 +223,7 @@ class Engine:
         self.authority.on_change.append(lambda: self.held_acts.keys_changed(self.authority.counts))
         self.residency = Residency(self)
         self.residency.draining.mover = self.copies.moving.drain
+        self.residency.evictions.may_wake = self.copies.may_wake
 
     def _nursery_found(self, pid: int) -> None:
         self.halter.groups.beside(pid, bool(self.nursery.apart))

@@ -7,15 +7,19 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.core.checkpoint import copies
+from holdfast.core.checkpoint import manifest as forms
 from holdfast.core.checkpoint.copies import SHARED, Copy, Entry, Machine, Need, Root
 from holdfast.host.copies import facts, trees
 from holdfast.host.copies.received import HEADER_BYTES, Received
 from holdfast.host.copies.trees import Outbox
+from holdfast.model import signing
 from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, Refused
+from tests.support.recovery.manifests import KEY, MACHINE, MADE
 
 SESSION, CHECKPOINT = "0123456789ab", "cp-0123456789ab"
 SHA = "ab" * 32
@@ -27,7 +31,7 @@ COPY = Copy(
     1000.5,
     1001.5,
     True,
-    "ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo",
+    signing.show(signing.public(MACHINE)),
     "desk",
     Machine("x86_64", (), "6.18.44", 0, 0, "/root", "4.2.1"),
     (),
@@ -39,14 +43,37 @@ COPY = Copy(
 )
 
 
-def described(received: Received, copy: Copy, sender: str, checkpoint: str = CHECKPOINT) -> None:
-    """Offer a copy, and bring its description."""
-    data = copies.encode(replace(copy, checkpoint=checkpoint))
-    sha = hashlib.sha256(data)
-    received.offer(SESSION, checkpoint, sender, sha.hexdigest(), len(data), copy.epoch)
-    sink = received.sink(SESSION, checkpoint, sender)
-    sink.feed(sha.digest() + bytes(8) + len(data).to_bytes(8, "big") + data)
-    sink.close()
+def signed(copy: Copy, **fields: Any) -> tuple[Copy, bytes]:
+    """The copy with a checkpoint of the machine that it names."""
+    named = {"session": copy.session, "id": copy.checkpoint, "epoch": copy.epoch}
+    made = replace(MADE, **{**named, "ended": copy.final, **fields})
+    data = forms.encode(made, KEY, MACHINE)
+    part = len(data), hashlib.sha256(data).hexdigest()
+    return replace(copy, parts={**copy.parts, forms.NAME: part}), data
+
+
+def described(
+    received: Received,
+    copy: Copy,
+    sender: str,
+    checkpoint: str = CHECKPOINT,
+    manifest: bool = True,
+    **fields: Any,
+) -> None:
+    """Offer a copy, and bring its description and its manifest."""
+    copy, made = signed(replace(copy, checkpoint=checkpoint), **fields)
+    data = copies.encode(copy)
+    sha = hashlib.sha256(data).hexdigest()
+    received.offer(copy.session, checkpoint, sender, sha, len(data), copy.epoch)
+    for content in (data, made) if manifest else (data,):
+        sink = received.sink(copy.session, checkpoint, sender)
+        sink.feed(message(content))
+        sink.close()
+
+
+def message(data: bytes, offset: int = 0) -> bytes:
+    head = hashlib.sha256(data).digest() + offset.to_bytes(8, "big")
+    return head + (len(data) - offset).to_bytes(8, "big") + data[offset:]
 
 
 def test_t4_an_object_is_named_by_a_hash_only(tmp_path: Path) -> None:
@@ -58,7 +85,7 @@ def test_t4_an_object_is_named_by_a_hash_only(tmp_path: Path) -> None:
 def test_t4_a_sender_that_does_not_ask_for_room_gets_none(tmp_path: Path) -> None:
     received = Received(str(tmp_path), 1 << 19)
     big = replace(COPY, parts={f"objects/{SHA}": (1 << 20, SHA)})
-    described(received, big, "desk")
+    described(received, big, "desk", manifest=False)
     with pytest.raises(Refused, match="room"):
         received.sink(SESSION, CHECKPOINT, "desk")
     assert HEADER_BYTES == 48
@@ -222,21 +249,11 @@ def contents(*sizes: int) -> tuple[Copy, list[bytes]]:
     return replace(COPY, parts={f"objects/{sha}": (size, sha) for size, sha in named}), made
 
 
-def message(data: bytes, offset: int = 0) -> bytes:
-    head = hashlib.sha256(data).digest() + offset.to_bytes(8, "big")
-    return head + (len(data) - offset).to_bytes(8, "big") + data[offset:]
-
-
 def test_t4_transfers_at_the_same_time_get_no_more_room_than_there_is(tmp_path: Path) -> None:
     received = Received(str(tmp_path), 1_000_000)
     for number, session in enumerate((SESSION, "ba9876543210")):
         copy, _ = contents(600_000)
-        data = copies.encode(replace(copy, session=session))
-        sha = hashlib.sha256(data).hexdigest()
-        received.offer(session, CHECKPOINT, "desk", sha, len(data), copy.epoch)
-        sink = received.sink(session, CHECKPOINT, "desk")
-        sink.feed(message(data))
-        sink.close()
+        described(received, replace(copy, session=session), "desk", manifest=False)
         if number:
             with pytest.raises(Refused, match="room"):
                 received.sink(session, CHECKPOINT, "desk")
@@ -275,7 +292,7 @@ def test_an_offer_that_was_not_completed_keeps_no_old_contents(tmp_path: Path) -
         received.commit(SESSION, f"cp-00000000000{number}", "desk")
     place = tmp_path / "copies" / SESSION
     assert len(received.of(SESSION)) == 2 and not [*place.glob("*.offer")]
-    assert len([*(place / "objects").iterdir()]) == 2
+    assert len([*(place / "objects").iterdir()]) == 4
 
 
 def test_an_offer_that_never_arrived_is_forgotten_after_some_time(tmp_path: Path) -> None:
@@ -300,3 +317,25 @@ def test_t4_a_part_longer_than_its_content_does_not_stop_a_transfer(tmp_path: Pa
     sink.feed(message(data))
     sink.close()
     assert received.commit(SESSION, CHECKPOINT, "desk").epoch == COPY.epoch
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"session": "ba9876543210"}, {"id": "cp-ba9876543210"}, {"epoch": 9}, {"ended": False}],
+)
+def test_t4_a_checkpoint_of_another_session_or_moment_is_refused(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    received = Received(str(tmp_path), 1 << 30)
+    described(received, COPY, "desk", **fields)
+    with pytest.raises(Refused, match="another one"):
+        received.commit(SESSION, CHECKPOINT, "desk")
+
+
+def test_t4_a_machine_brings_no_session_in_the_name_of_another_machine(tmp_path: Path) -> None:
+    received = Received(str(tmp_path), 1 << 30)
+    named = replace(COPY, sender="ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")
+    described(received, named, "desk")
+    with pytest.raises(Refused, match="another one"):
+        received.commit(SESSION, CHECKPOINT, "desk")
+    assert received.of(SESSION) == []

@@ -26,7 +26,7 @@ ID: Final = "0123456789ab"
 MACHINE: Any = SimpleNamespace(name="vault", key=bytes(32))
 STEPS: Final = (
     *("examine", "ask", "lease", "save", "send", "stop", "ended", "send again", "note offered"),
-    *("let go", "take", "taken", "withdraw", "withdrawn"),
+    *("let go", "take", "taken", "withdraw", "withdrawn", "note back"),
 )
 ERRORS: Final = (
     *(Unavailable("x"), TimedOut("x"), OutcomeUnknown("x"), Refused("x"), Impossible("x")),
@@ -122,6 +122,8 @@ class World:
     def note(self, session: str, name: str, value: Any) -> None:
         if value is not None and value.get("offered") and "note offered" in self.fails:
             raise self.fails.pop("note offered")
+        if value is not None and value.get("offered") is False and "note back" in self.fails:
+            raise self.fails.pop("note back")
         self.notes[name] = value
         if value is None:
             del self.notes[name]
@@ -195,7 +197,7 @@ def test_r3_an_error_at_any_step_leaves_one_incarnation(
 ) -> None:
     async def run() -> None:
         fails: dict[str, BaseException] = {step: error}
-        if step.startswith("withdraw"):
+        if step.startswith("withdraw") or step == "note back":
             fails["take"] = Refused("no")
         world = use(World(fails), monkeypatch)
         try:
@@ -208,7 +210,7 @@ def test_r3_an_error_at_any_step_leaves_one_incarnation(
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("step", [one for one in STEPS if one != "note offered"])
+@pytest.mark.parametrize("step", [one for one in STEPS if one[:4] != "note"])
 def test_r3_a_host_that_closes_at_any_step_leaves_one_incarnation(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -232,7 +234,7 @@ def test_r3_a_host_that_closes_at_any_step_leaves_one_incarnation(
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("step", [one for one in STEPS[:12] if one != "note offered"])
+@pytest.mark.parametrize("step", [one for one in STEPS[:12] if one[:4] != "note"])
 def test_r3_a_client_that_leaves_at_any_step_does_not_stop_the_move(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -78,12 +78,14 @@ class Machine:
         del self.sessions[session.id]
         return SimpleNamespace(id="cp", bytes=1, losses=())
 
-    def drain(self, monkeypatch: pytest.MonkeyPatch, to: str = "") -> dict[str, Any]:
+    def drain(
+        self, monkeypatch: pytest.MonkeyPatch, to: str = "", notice_s: float = 5.0
+    ) -> dict[str, Any]:
         async def examine(*args: Any) -> Preflight:
             return Preflight((), (), 1, 0.1)
 
         async def run() -> dict[str, Any]:
-            found = await self.draining.run("ann", 5.0, to, lambda facts: None)
+            found = await self.draining.run("ann", notice_s, to, lambda facts: None)
             return {one.name: one for one in found}
 
         monkeypatch.setattr(module, "examine", examine)
@@ -134,3 +136,17 @@ def test_r9_a_drain_waits_for_a_save_that_is_under_way(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(asyncio, "sleep", slept)
     assert machine.drain(monkeypatch)["busy"].saved
+
+
+def test_r9_a_move_that_is_not_over_at_the_end_of_the_notice_is_named_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine("slow")
+
+    async def mover(session: Any, to: str) -> str:
+        await asyncio.get_running_loop().create_future()
+        return to
+
+    machine.draining.mover = mover
+    found = machine.drain(monkeypatch, "vault", notice_s=0.5)
+    assert found["slow"].why == "on its way to vault" and found["slow"].then == module.MOVING

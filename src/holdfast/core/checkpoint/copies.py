@@ -250,6 +250,23 @@ def _check(copy: Copy) -> None:
             raise Unusable(f"{target[:80]!a} does not travel with the session")
 
 
+def check_manifest(copy: Copy, data: bytes) -> None:
+    """Unusable unless the machine that the copy names has signed the checkpoint in it.
+
+    So a machine cannot bring a session in the name of another machine.
+    """
+    try:
+        found = forms.header(data)
+    except forms.Unreadable as e:
+        raise Unusable(f"{e}") from e
+    named = (copy.session, copy.checkpoint, copy.epoch, copy.final)
+    if found.maker != signing.read(copy.sender).hex() or named != (
+        *(found.session, found.id, found.epoch),
+        found.ended,
+    ):
+        raise Unusable("the checkpoint in it is another one")
+
+
 def _check_sizes(copy: Copy) -> None:
     """Each content has one size, so that the room for the contents is the room for the files."""
     sizes = dict[str, int]()

@@ -26,6 +26,7 @@ from holdfast.host.copies.received import Received
 from holdfast.host.copies.sending import MOVE, Maker, Sending
 from holdfast.host.leases.fences import Leases, Waiting, silent
 from holdfast.host.processes.halt import execution
+from holdfast.host.runtime.notify import log_errors
 from holdfast.host.storage import store
 from holdfast.host.storage.store import SessionRow
 from holdfast.model import signing
@@ -90,6 +91,7 @@ class Copies:
         self.sending = Sending(engine, engine.incarnations.checkpoints, identity)
         self._taking: dict[str, asyncio.Lock] = {}
         self._asking: dict[str, asyncio.Lock] = {}
+        self._heard = set[str]()  # sessions about which every machine has answered this host
         checkpoints, own = engine.incarnations.checkpoints, identity.public
         checkpoints.trusted = lambda maker: maker == own or maker in self._makers
         self._makers = set[bytes]()
@@ -204,8 +206,9 @@ class Copies:
         if note is not None and not note.get("epoch"):
             if lost or not note.get("offered"):
                 self.sending.note(session, MOVE, None)
-                return
-            if not await self.moving.settled(session, note):
+                if lost:
+                    return
+            elif not await self.moving.settled(session, note):
                 raise Refused(
                     f"{note['machine']} may have taken the session over, and does not answer",
                     f"try again, or state that {note['machine']} is gone: --lost",
@@ -217,6 +220,11 @@ class Copies:
                 f"{found.get('epoch')}",
                 "attach to it there; `holdfast forget` removes what is left of it here",
             )
+
+    async def may_wake(self, session: str) -> None:
+        """Refuse to wake an evicted session that was taken over while this host was away."""
+        if session not in self._heard:
+            await self.refuse_gone(session)
 
     def received_copies(self, session: str) -> list[Copy]:
         """The copies that other machines have brought; of one session, or all."""
@@ -358,7 +366,7 @@ class Copies:
             if away and (again or not asked or now - asked > ASK_AGAIN_S):
                 asked = now
                 for session in away:
-                    with contextlib.suppress(HoldfastError):
+                    with log_errors("a question about a copy"), contextlib.suppress(HoldfastError):
                         await self.ask(session)
             before = state
             await asyncio.sleep(LOOK_S)
@@ -374,13 +382,18 @@ class Copies:
             return True
         if not self._runs(session) and self.sending.noted(session, MOVE) is not None:
             return True
-        for key, sent in self.sending.away(session).items():
+        heard, away = set[str](), self.sending.away(session)
+        for key, sent in away.items():
             with contextlib.suppress(HoldfastError, TimeoutError):
                 machine = self.trusted(key)
                 said = await errands.ask(machine, "copies.taken", ASK_S, id=session)
-                if int(said["epoch"]) > sent.get("epoch", 0):  # else it came back since
-                    await self.gone(session, machine.name, key, int(said["epoch"]))
+                epoch = errands.epoch_of(said)
+                heard.add(key)
+                if epoch > sent.get("epoch", 0):  # else it came back since
+                    await self.gone(session, machine.name, key, epoch)
                     return True
+        if heard == away.keys():
+            self._heard.add(session)
         return False
 
     async def gone(self, session_id: str, name: str, key: str, epoch: int) -> None:
@@ -411,8 +424,11 @@ class Copies:
         if not await self.ask(record.id):
             return True
         found = self.sending.noted(record.id, MOVE) or {}
-        record.state, record.ended = MOVED, time.time()
-        record.reason = _elsewhere(found.get("machine", "another machine"), found.get("epoch", "?"))
+        machine, record.ended = found.get("machine", "another machine"), time.time()
+        if found.get("epoch"):
+            record.state, record.reason = MOVED, _elsewhere(machine, found["epoch"])
+        else:  # the next answer decides
+            record.state, record.reason = "ended", f"lost: its move to {machine} is not over"
         self._engine.ended[record.id] = record
         self._engine.store.post(store.save(record))
         return False

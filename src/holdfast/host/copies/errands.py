@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from holdfast.home import machines, programs
 from holdfast.home.machines import Machine
-from holdfast.model.errors import TimedOut, Unavailable, from_wire
+from holdfast.model.errors import PeerFault, TimedOut, Unavailable, from_wire
 
 Json = dict[str, Any]
 Told = Callable[[int, int], None]
@@ -33,6 +33,14 @@ async def ask(machine: Machine, op: str, wait_s: float = ASK_S, /, **fields: Any
 async def act(machine: Machine, op: str, wait_s: float, /, **fields: Any) -> Json:
     """The same for an act, which takes effect once."""
     return await ask(machine, op, wait_s, once=os.urandom(16).hex(), **fields)
+
+
+def epoch_of(said: Json) -> int:
+    """The incarnation in an answer; the other machine may say anything."""
+    epoch = said.get("epoch")
+    if type(epoch) is not int or not 0 <= epoch < 1 << 53:
+        raise PeerFault("the other machine's answer names no incarnation")
+    return epoch
 
 
 async def run(machine: Machine, errand: Json, told: Told = lambda done, of: None) -> Json:

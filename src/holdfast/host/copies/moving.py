@@ -154,8 +154,8 @@ class Moving:
         try:
             fields = {"id": session, "checkpoint": offered["checkpoint"]}
             said = await errands.act(machine, "copies.take", TAKE_S, **fields)
-            epoch = int(said["epoch"])
-        except (Unavailable, TimedOut, OutcomeUnknown, ValueError, KeyError, TypeError) as e:
+            epoch = errands.epoch_of(said)
+        except (Unavailable, TimedOut, OutcomeUnknown) as e:
             self._engine.tasks.spawn(self.settle(session))
             raise OutcomeUnknown(
                 f"{machine.name} was asked to take {name} over, and did not answer: {_why(e)}",
@@ -177,18 +177,19 @@ class Moving:
         try:
             fields = {"id": session, "checkpoint": note["checkpoint"]}
             said = await errands.act(machine, "copies.withdraw", WITHDRAW_S, **fields)
+            epoch = errands.epoch_of(said)
         except HoldfastError:
             return False
         offered = self._sending.away(session).get(note["key"], {})
-        if int(said["epoch"]) > offered.get("epoch", 0):  # else it came back since
-            await self._files.gone(session, machine.name, note["key"], int(said["epoch"]))
+        if epoch > offered.get("epoch", 0):  # else it came back since
+            await self._files.gone(session, machine.name, note["key"], epoch)
             return False
         return True
 
     async def _back_here(self, session: str, note: Json) -> None:
         try:
             await self._bring_back(session, note)
-        except Impossible:
+        except Exception:
             self._engine.tasks.spawn(self.settle(session))
             raise
 

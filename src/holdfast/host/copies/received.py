@@ -17,7 +17,6 @@ copies before it as they were, and the next attempt goes on in the part that is 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import json
 import os
@@ -28,7 +27,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.core.checkpoint import copies
+from holdfast.core.checkpoint import manifest as forms
 from holdfast.core.checkpoint.copies import Copy, Unusable
+from holdfast.host.checkpoints.objects import write_whole
+from holdfast.host.storage.spool_files import DiskFiles
 from holdfast.model import ids
 from holdfast.model.errors import Impossible, NotAllowed, NotFound, Refused, Usage
 from holdfast.model.probe import probe
@@ -40,7 +42,7 @@ BLOCK: Final = 4096
 PAGE: Final = 4000  # objects in one answer
 _OBJECTS, _PARTS = "objects", "parts"
 _SUFFIX, _OFFER, _SENDER, _TAKEN = ".json", ".offer", ".sender", "taken.json"
-_libc = ctypes.CDLL(None, use_errno=True)
+_FILES: Final = DiskFiles()
 Json = dict[str, Any]
 
 
@@ -67,7 +69,7 @@ class Received:
         for directory in (self.top, place, place / _OBJECTS, place / _PARTS):
             directory.mkdir(mode=0o700, exist_ok=True)
         offer = {"sender": sender, "sha256": sha, "size": size, "epoch": epoch}
-        _write(offered, json.dumps(offer).encode())
+        write_whole(_FILES, str(place), offered.name, json.dumps(offer).encode())
 
     def _refuse_older(self, session: str, epoch: int) -> None:
         """Refuse a copy of an incarnation before the one that was taken over here."""
@@ -177,12 +179,16 @@ class Received:
         for sha in copies.objects(copy):
             if not self._object(session, sha).exists():
                 raise Refused("the copy is not complete")
-        _sync(place)
+        try:
+            found = self._object(session, copy.parts[forms.NAME][1]).read_bytes()
+            copies.check_manifest(copy, found)
+        except (Unusable, KeyError) as e:
+            raise Refused(f"the copy cannot be used: {e}") from e
+        _FILES.sync_all(str(place))  # many small files make one call cheaper
         probe("copies.commit.begun")
         data = self._object(session, offer["sha256"]).read_bytes()
-        _write(self._file(session, checkpoint, _SENDER), sender.encode())
-        _write(self._file(session, checkpoint, _SUFFIX), data)
-        _sync(place)
+        write_whole(_FILES, str(place), f"{checkpoint}{_SENDER}", sender.encode())
+        write_whole(_FILES, str(place), f"{checkpoint}{_SUFFIX}", data)
         probe("copies.committed")
         for path in place.glob(f"*{_OFFER}"):  # a machine sends one copy of a session at a time
             path.unlink(missing_ok=True)
@@ -282,13 +288,13 @@ class Received:
     def _claim(self, session: str, taken: Json) -> None:
         place = self._place(session)
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(place / _TAKEN, json.dumps(taken).encode())
-        _sync(place)
+        write_whole(_FILES, str(place), _TAKEN, json.dumps(taken).encode())
 
     def taken(self, session: str) -> Json | None:
         with contextlib.suppress(OSError, ValueError):
             found: Json = json.loads((self._place(session) / _TAKEN).read_text())
-            found.setdefault("of", dict.fromkeys(map(self._by, self.of(session)), found["epoch"]))
+            if "of" not in found:  # of an older release
+                found["of"] = dict.fromkeys(map(self._by, self.of(session)), found["epoch"])
             return found if found["of"] else None
         return None
 
@@ -444,23 +450,3 @@ def _sizes(top: Path) -> Iterator[int]:
     for place, _, names in os.walk(top):
         for name in names:
             yield max(_length(Path(place, name)), BLOCK)
-
-
-def _write(path: Path, data: bytes) -> None:
-    fresh = path.with_name(f".{path.name}.new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as f:
-        f.write(data)
-        f.flush()
-        os.fsync(fd)
-    fresh.rename(path)
-
-
-def _sync(directory: Path) -> None:
-    """Make all files of this file system durable; many small files make one call cheaper."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if _libc.syncfs(fd):
-            raise OSError(ctypes.get_errno(), "syncfs")
-    finally:
-        os.close(fd)

@@ -24,12 +24,13 @@ from holdfast.core.checkpoint import manifest as forms
 from holdfast.core.checkpoint.copies import KEY, Copy, Need
 from holdfast.core.checkpoint.manifest import Manifest
 from holdfast.host.checkpoints.copies import Copies as CheckpointCopies
+from holdfast.host.checkpoints.objects import write_whole
 from holdfast.host.checkpoints.store import Checkpoints
 from holdfast.host.copies import arrive, errands, facts, trees
 from holdfast.host.copies.trees import OUTBOX, Outbox
 from holdfast.host.lifecycle import prepare
 from holdfast.model import signing
-from holdfast.model.errors import HoldfastError, Impossible
+from holdfast.model.errors import HoldfastError, Impossible, PeerFault
 from holdfast.model.ids import is_session_id
 
 if TYPE_CHECKING:
@@ -106,7 +107,10 @@ class Sending:
             needs=[[*one] for one in needs],
             bytes=size,
         )
-        return Known(here, needs, bytes.fromhex(said["images"]))
+        try:
+            return Known(here, needs, bytes.fromhex(said["images"]))
+        except (KeyError, ValueError, TypeError) as e:
+            raise PeerFault(f"{machine.name} names no key for images") from e
 
     # ------------------------------------------------------------ sending
 
@@ -229,23 +233,14 @@ class Sending:
 
     def note(self, session: str, name: str, value: Json | None) -> None:
         """Write a note durably, or remove it."""
-        path = self._note(session, name)
+        path, files = self._note(session, name), self._checkpoints.files
         if value is None:
             path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                files.sync_path(str(path.parent))
         else:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fresh = path.with_suffix(".new")
-            with open(fresh, "w") as file:
-                file.write(json.dumps(value))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.rename(path)
-        with contextlib.suppress(FileNotFoundError):
-            fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            write_whole(files, str(path.parent), name, json.dumps(value).encode())
 
     def sessions(self) -> list[str]:
         """Sessions with notes."""

@@ -49,6 +49,7 @@ EXAMINE_SHARE: Final = 0.25  # of the notice, for the preflights
 LEFT: Final = (
     "it comes back without its memory: directory, variables and output (docs/reference/recovery.md)"
 )
+MOVING: Final = "it goes on there, or comes back here (docs/reference/moving.md)"
 BUSY_S: Final = 0.1  # between two looks at a session that is being saved already
 BEGAN: Final = "it began after the drain"
 MACHINE: Final = ""  # the session of an event of the machine
@@ -221,10 +222,11 @@ class Draining:
         for effect in drain.handle(Tick(), time.monotonic()):
             if (task := self._saves.get(effect.session)) is not None:
                 task.cancel()
-        await asyncio.wait([self._saves[id] for id in drain.saving if id in self._saves])
+        if stopping := [self._saves[id] for id in drain.saving if id in self._saves]:
+            await asyncio.wait(stopping)
 
     async def _save(self, id: str, session: Session | None, to: str, tell: Tell) -> None:
-        began, why = time.monotonic(), ""
+        began, why, moving = time.monotonic(), "", False
         busy = self._engine.incarnations.checkpoints.busy
         try:
             while session is not None and id in busy and not session.ending:
@@ -232,6 +234,7 @@ class Draining:
             if session is None or session.ending:
                 self._found.pop(id, None)
             elif to and self.mover is not None:
+                moving = True
                 place = await self.mover(session, to)
                 took = time.monotonic() - began
                 self._found[id] = DrainedSession(
@@ -248,14 +251,18 @@ class Draining:
             raise
         except asyncio.CancelledError:
             why = CANCELLED
-            if session is not None and session.end_of.saved_as:  # it was too late to stop
+            if session is not None and moving:  # a move goes on to its end
+                self._found[id] = DrainedSession(
+                    id=id, name=session.name, saved=False, why=f"on its way to {to}", then=MOVING
+                )
+            elif session is not None and session.end_of.saved_as:  # it was too late to stop
                 why = ""
                 self._found[id] = DrainedSession(
                     id=id, name=session.name, saved=True, checkpoint=session.end_of.saved_as
                 )
         finally:
-            self._saves.pop(id, None)
             self._events.put_nowait(Done(id, why, await self._free()))
+            self._saves.pop(id, None)
 
     async def _to_disk(self, session: Session, began: float, tell: Tell) -> None:
         def step(name: str, done: int) -> None:

@@ -9,7 +9,7 @@ waits for `restore`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from holdfast.core.checkpoint import manifest as forms
@@ -64,6 +64,8 @@ class Evictions:
         self._restores: dict[str, asyncio.Task[Restored]] = {}
         self._known: dict[str, tuple[str, Manifest | None]] = {}  # by session, with the reason
         self._tasks = Tasks("the restore of an evicted session")
+        # Raises if another machine has the session (host/copies).
+        self.may_wake: Callable[[str], Awaitable[None]] = _may
 
     # ------------------------------------------------------------ to the disk
 
@@ -154,6 +156,7 @@ class Evictions:
         found = await self.manifest(row)
         if found is None:
             raise Saved(f"session {row.name} is on the disk, and its checkpoint cannot be read")
+        await self.may_wake(row.id)
         incarnations, loop = self._engine.incarnations, asyncio.get_running_loop()
         until = loop.time() + ENDED_S
         while row.id in incarnations.checkpoints.busy and loop.time() < until:
@@ -174,6 +177,10 @@ class Evictions:
             self._note(row.id, epoch, "restore", checkpoint=found.id, because=operator)
             return made
         raise Refused(f"session {row.name} is running again", "try again")
+
+
+async def _may(session: str) -> None:
+    """No machine has copies."""
 
 
 def final(error: HoldfastError) -> bool:
