@@ -160,9 +160,9 @@ def diff(args: Namespace) -> int:
         print(f"and {said['more']} more files; name a PATH to see them")
     if said["private"]:
         print(f"{said['private']} changes in home, /tmp and /run (--every)")
-    for name, word in (("began", "runs, and did not"), ("ended", "ended")):
+    for name, word in (("began", "has started"), ("ended", "has ended")):
         for one in said[name]:
-            print(f"process {one['pid']} {printable(one['name'])} {word}")
+            print(f"process {one['pid']} ({printable(one['name'])}) {word}")
     for name in ("opened", "closed"):
         for port in said[name]:
             print(f"port {port} {name}")
