@@ -153,8 +153,8 @@ class _Dumping:
                         os.kill(init, signal.SIGCONT)
             finally:
                 await self._let_go(stands)
-            if begun := {one for one in (self.noting, self.copying) if one is not None}:
-                await asyncio.wait(begun)
+            begun = (one for one in (self.noting, self.copying) if one is not None)
+            await asyncio.gather(*begun, return_exceptions=True)
             for fd in (images, *namespaces):
                 os.close(fd)
             stands.close()
