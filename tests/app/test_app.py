@@ -34,6 +34,21 @@ def put(path: Path, session: str, epoch: int, label: dict[str, Any] | None = Non
     fresh.replace(path)
 
 
+def test_r2_every_token_has_the_same_size() -> None:
+    """A restored program that has the file open gets the file of the new incarnation."""
+    labels: tuple[dict[str, str], ...] = (
+        {},
+        {token_file.PARENT: "b" * 12, token_file.BASE: "c" * 12},
+    )
+    tokens = [
+        token_file.content("a" * 12, epoch, since, label)
+        for epoch in (1, 10**9)
+        for since in (1e9, 1795060971.331)
+        for label in labels
+    ]
+    assert {len(one) for one in tokens} == {token_file.BYTES}
+
+
 def test_r3_each_call_reads_the_file(file: Path) -> None:
     first = app.token()
     assert first == app.Token("base00000001", 1, 5.0, None, "base00000001")

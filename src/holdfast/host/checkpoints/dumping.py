@@ -146,13 +146,15 @@ class _Dumping:
             process.begin(job, [images, *namespaces, *stands.freezers])
             return await self._answer(process, stands)
         finally:
-            if process is not None:
-                await process.end(lambda: halts.freeze(stands))
-                with contextlib.suppress(OSError):  # a checkpointer that was killed left it stopped
-                    os.kill(init, signal.SIGCONT)
-            await self._let_go(stands)
-            if begun := {one for one in (self.noting, self.copying) if one is not None}:
-                await asyncio.wait(begun)
+            try:
+                if process is not None:
+                    await process.end(lambda: halts.freeze(stands))
+                    with contextlib.suppress(OSError):  # a killed checkpointer left it stopped
+                        os.kill(init, signal.SIGCONT)
+            finally:
+                await self._let_go(stands)
+            begun = (one for one in (self.noting, self.copying) if one is not None)
+            await asyncio.gather(*begun, return_exceptions=True)
             for fd in (images, *namespaces):
                 os.close(fd)
             stands.close()
@@ -254,4 +256,8 @@ class _Dumping:
 
 
 def _bytes(images: Path) -> int:
-    return sum(one.stat().st_size for one in images.iterdir())
+    found = 0
+    for one in images.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found += one.stat().st_size
+    return found

@@ -177,7 +177,7 @@ class _Saving:
             manifest = await asyncio.shield(storing)
         except asyncio.CancelledError:
             stop.set()
-            await asyncio.wait({storing})
+            await asyncio.gather(storing, return_exceptions=True)
             raise
         self.tell("stored", manifest.bytes)
         return manifest

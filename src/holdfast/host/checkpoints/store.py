@@ -78,7 +78,7 @@ class Checkpoints:
         """
         with self._lock:
             if session in self._busy:
-                raise Refused(f"{name} is being saved or restored", "wait until that is over")
+                raise Refused(f"{name} is being saved, restored or forked", "wait until it is over")
             self._busy.add(session)
         try:
             yield

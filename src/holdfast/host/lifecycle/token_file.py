@@ -7,6 +7,8 @@ The host replaces the file before the programs of an incarnation begin or go on,
 program that reads the path finds the epoch of its own incarnation, also if a restore put its memory
 back to an earlier one. `parent` and `base` are those of the label: the session from which a branch
 was made, and the session at the beginning of that history. Keys are added, never renamed.
+
+Every token has the same size: CRIU gives a program no open file of another size.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from holdfast.host.shell.files import write_private
 from holdfast.model.errors import Unavailable
 
 FORMAT: Final = 1
+BYTES: Final = 256
 PARENT, BASE = "parent", "base"  # in the label of a branch
 
 
@@ -35,7 +38,7 @@ def content(session: str, epoch: int, since: float, label: Mapping[str, Any]) ->
         "parent": label.get(PARENT),
         "base": label.get(BASE, session),
     }
-    return json.dumps(facts).encode() + b"\n"
+    return json.dumps(facts).encode().ljust(BYTES - 1) + b"\n"
 
 
 def write(home: Home, session: str, epoch: int, label: Mapping[str, Any]) -> None:
