@@ -112,6 +112,7 @@ class Leases:
         lost: bool = False,
     ) -> int:
         """The next epoch of a session: Ownership.take. Its lease is renewed from now on."""
+        self._taken.pop(session, None)
         taken = await self.ownership.take(session, epoch, wait, waiting, lost)
         if taken.rehomable:
             self._taken[session] = _Taken(taken.epoch, taken.until)
