@@ -339,3 +339,18 @@ def test_t4_a_machine_brings_no_session_in_the_name_of_another_machine(tmp_path:
     with pytest.raises(Refused, match="another one"):
         received.commit(SESSION, CHECKPOINT, "desk")
     assert received.of(SESSION) == []
+
+
+def test_t4_a_second_machine_does_not_end_a_transfer(tmp_path: Path) -> None:
+    received = Received(str(tmp_path), 1 << 30)
+    copy, [data] = contents(1000)
+    described(received, copy, "desk")
+    described(received, replace(COPY, name="evil"), "other", "cp-ba9876543210")
+    sink = received.sink(SESSION, CHECKPOINT, "desk")
+    sink.feed(message(data)[:500])
+    with pytest.raises(NotAllowed):
+        received.sink(SESSION, "cp-ba9876543210", "other")
+    sink.feed(message(data)[500:])
+    sink.close()
+    received.sink(SESSION, "cp-ba9876543210", "other").close()
+    assert received.commit(SESSION, CHECKPOINT, "desk").checkpoint == CHECKPOINT

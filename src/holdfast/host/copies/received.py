@@ -148,17 +148,20 @@ class Received:
         raise NotFound("no such copy was offered")
 
     def sink(self, session: str, checkpoint: str, sender: str) -> Sink:
-        """Take contents. A new transfer of a session ends the one before: it may be dead."""
+        """Take contents. A new transfer of a machine ends the one before: it may be dead."""
         wanted = self._wanted(session, checkpoint, sender)
         with self._lock:
-            before = self._sinks.pop(session, None)
+            before = self._sinks.get(session)
+            if before is not None and before.sender != sender:
+                raise NotAllowed("another machine brings that session now")
+            self._sinks.pop(session, None)
         if before is not None:
             before.close()
         have = self._lacking(session, wanted)
         left = sum(wanted[sha] - have[sha] for sha in have)
         with self._lock:
             self.room(left + sum(one.left for one in self._sinks.values()))
-            self._sinks[session] = made = Sink(self, session, wanted, left)
+            self._sinks[session] = made = Sink(self, session, sender, wanted, left)
         return made
 
     def closed(self, session: str, sink: Sink) -> None:
@@ -362,7 +365,10 @@ class Sink:
     bytes for which there is room until the end of the stream.
     """
 
-    def __init__(self, received: Received, session: str, wanted: dict[str, int], left: int) -> None:
+    def __init__(
+        self, received: Received, session: str, sender: str, wanted: dict[str, int], left: int
+    ) -> None:
+        self.sender = sender
         self._received, self._session, self._wanted = received, session, wanted
         self.left = left
         self._lock, self._closed = threading.Lock(), False
