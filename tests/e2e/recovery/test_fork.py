@@ -287,7 +287,7 @@ def test_r5_a_second_fork_at_the_same_time_is_refused(hf: Installation) -> None:
         one.start()
     for one in both:
         one.join()
-    assert sorted(said.values()) == ["made", "twice is being saved or forked"]
+    assert sorted(said.values()) == ["made", "twice is being saved, restored or forked"]
     assert [one["name"] for one in hf.ok("branches", "twice", "--json").json] == ["twice-1"]
     assert says(hf, "twice", "echo $X") == "kept\n"
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.home import Home, keys
 from holdfast.host.branches import apply as applying
 from holdfast.host.branches import keep
 from holdfast.host.branches.branches import Branches, KeepWish
+from holdfast.host.checkpoints.store import Checkpoints
 from holdfast.host.processes.process import boot_id
 from holdfast.host.runtime.tasks import Tasks
 from holdfast.model.errors import Impossible, NotAllowed, Refused
@@ -24,7 +26,9 @@ from tests.support.recovery.kept_branch import BRANCH, INSIDE, Stage
 def branches(stage: Stage) -> Any:
     """The branches of a host, of which none runs."""
     one: Any = Branches.__new__(Branches)
-    incarnations = SimpleNamespace(checkpoints=SimpleNamespace(busy=set[str]()))
+    home = Home(str(stage.now.parent), "", True)
+    checkpoints = Checkpoints(home, "", keys.machine(home, 1.0))
+    incarnations = SimpleNamespace(checkpoints=checkpoints)
     one._engine, one.forks = SimpleNamespace(sessions={}, incarnations=incarnations), stage.forks
     one._keeping, one._keeps = set[str](), Tasks(None)
     return one
@@ -273,11 +277,9 @@ def test_r5_a_branch_that_is_being_saved_or_whose_parent_is_forked_is_not_kept(
         with pytest.raises(Refused, match=match):
             asyncio.run(keeping)
 
-    one._engine.incarnations.checkpoints.busy.add(BRANCH)
-    refused("b is being saved or forked")
-    one._engine.incarnations.checkpoints.busy.clear()
-    one._engine.incarnations.checkpoints.busy.add(stage.fork.parent)
-    refused("p is being saved or forked")
+    for session, name in ((BRANCH, "b"), (stage.fork.parent, "p")):
+        with one._engine.incarnations.checkpoints.using(session):
+            refused(f"{name} is being saved, restored or forked")
 
 
 def test_r5_two_keeps_in_one_directory_do_not_mix(stage: Stage) -> None:

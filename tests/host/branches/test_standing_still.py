@@ -137,8 +137,7 @@ def test_r5_a_branch_goes_on_if_it_could_not_be_halted(monkeypatch: pytest.Monke
 def test_r5_a_branch_is_not_discarded_while_a_keep_of_its_fork_is_under_way() -> None:
     """The list of steps, and the contents to write, are beside the branches."""
     one: Any = Branches.__new__(Branches)
-    checkpoints = SimpleNamespace(busy=set())
-    one._engine = SimpleNamespace(incarnations=SimpleNamespace(checkpoints=checkpoints))
+    one._engine = SimpleNamespace()
     one.forks = SimpleNamespace(found=lambda session, name: SimpleNamespace(id="fk-1"))
     one._keeping = {"fk-1"}
 

@@ -25,6 +25,9 @@ def incarnations(home: Home, monkeypatch: pytest.MonkeyPatch, *tries: object) ->
     async def take(row: SessionRow) -> None:
         row.epoch += 1
 
+    async def give_up(session: str) -> None:
+        assert session == ROW.id
+
     left = [*tries]
 
     async def begun(*arguments: object) -> object:
@@ -40,7 +43,7 @@ def incarnations(home: Home, monkeypatch: pytest.MonkeyPatch, *tries: object) ->
         sessions={},
         unreachable={},
         ended={ROW.id: SessionRow(**vars(ROW))},
-        leases=SimpleNamespace(take_next=take),
+        leases=SimpleNamespace(take_next=take, give_up=give_up),
     )
     made = Incarnations(engine)
     monkeypatch.setattr(made, "_begun", begun)

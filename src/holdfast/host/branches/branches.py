@@ -132,8 +132,8 @@ class Branches:
         """
         if fork.id in self._keeping:
             raise Refused("another keep of this fork is under way", "wait until that is over")
-        if fork.parent in self._engine.incarnations.checkpoints.busy:
-            raise Refused(f"{fork.parent_name} is being saved or forked", "wait until that is over")
+        with self._engine.incarnations.checkpoints.using(fork.parent, fork.parent_name):
+            pass  # refused while the parent is being saved or forked
         self._keeping.add(fork.id)
         keep = self._keep(fork, session, wish, allowed, tell)
         return await asyncio.shield(self._keeps.spawn(keep))
