@@ -82,3 +82,30 @@ def test_r8_an_eviction_stops_at_the_step_at_which_the_session_is_used(
     asked = iter(["", "a client has attached"])
     with pytest.raises(Refused, match="attached"):
         asyncio.run(Evictions(engine).evict(SimpleNamespace(), "idle", used=lambda: next(asked)))  # type: ignore[arg-type]
+
+
+def test_r8_the_reaper_goes_on_after_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    """A disk that cannot be read ends one try, and the session stays."""
+    reaping, _, _ = made([])
+    done = list[Any]()
+
+    async def act(one: Evict, session: Any) -> None:
+        if not done:
+            raise OSError(5, "Input/output error")
+
+    def note(effects: Any) -> None:
+        done.append(effects)
+
+    reaping._act, reaping._do = act, note  # type: ignore[method-assign,assignment]
+
+    async def both() -> None:
+        acting = asyncio.create_task(reaping._acting())
+        for _ in range(2):
+            reaping._queue.put_nowait(Evict("s", "idle"))
+        while not reaping._queue.empty():
+            await asyncio.sleep(0)
+        assert not acting.done()
+        acting.cancel()
+
+    asyncio.run(both())
+    assert len(done) == 1 and "Input/output error" in caplog.text

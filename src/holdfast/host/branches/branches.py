@@ -251,6 +251,7 @@ class Branches:
                 living = engine.sessions.get(session)
                 if living is not None:
                     await self._kill(living, by)
+            await engine.incarnations.buried_by_now(session)
             await engine.incarnations.drop(session)
             if await asyncio.to_thread(applying.pending, self.forks, fork) == session:
                 await asyncio.to_thread(applying.abandon, self.forks, fork)

@@ -206,7 +206,19 @@ class Incarnations:
     async def remove(self, session: str, checkpoint: str) -> int:
         """Remove a checkpoint; return the bytes of stored files that are gone with it."""
         with self.checkpoints.using(session):
+            await self.may_remove(session, checkpoint)
             return await asyncio.to_thread(self.checkpoints.remove_one, session, checkpoint)
+
+    async def may_remove(self, session: str, checkpoint: str) -> None:
+        """Refuse to remove the only checkpoint that can bring an ended session back."""
+        if (row := self._engine.ended.get(session)) is None:
+            return
+        usable = await self._engine.halter.in_thread(self.checkpoints.of, session)
+        if not {one.id for one in usable} - {checkpoint}:
+            raise Refused(
+                f"no other checkpoint of {row.name} could bring it back",
+                f"`holdfast forget {row.name}` removes the session with it",
+            )
 
     # ------------------------------------------------------------ restore
 
@@ -257,14 +269,13 @@ class Incarnations:
         take: Take,
         how: Literal["restore", "move"],
     ) -> Restored:
-        self.may_restore(row.id)
-        if row.id in self._engine.sessions or row.id in self._engine.unreachable:
-            raise Refused(
-                f"session {row.name} is running",
-                f"`holdfast checkpoint {row.name} --stop` or `holdfast end {row.name}` first",
-            )
         with self.checkpoints.using(row.id, row.name):
-            self._still_there(row, manifest)
+            self.still_ended(row)
+            if manifest.id not in self.checkpoints.ids(row.id):
+                raise NotFound(
+                    f"{manifest.id} was removed meanwhile",
+                    "`holdfast checkpoint --list` lists the checkpoints",
+                )
             last = row.epoch
             try:
                 made = await self._next(row, manifest, operator, done, take)
@@ -284,18 +295,23 @@ class Incarnations:
         journal, rows = self._engine.journal, manifest.connections
         return made._replace(connections=tell_closed(session, journal, rows, how, manifest.id))
 
-    def _still_there(self, row: SessionRow, manifest: Manifest) -> None:
+    def running(self, session: str, name: str) -> Refused:
+        """The refusal to restore a session that runs."""
+        recover = f"`holdfast attach {name}` enters it"
+        if self.saved_session(session):
+            recover += f"; to go back to its checkpoint, `holdfast end {name}` first"
+        return Refused(f"session {name} is running", recover)
+
+    def still_ended(self, row: SessionRow) -> None:
         """Refuse a restore that was decided on facts of before: an approval takes time."""
+        self.may_restore(row.id)
+        if row.id in self._engine.sessions or row.id in self._engine.unreachable:
+            raise self.running(row.id, row.name)
         now = self._engine.ended.get(row.id)
         if now is None or now.epoch > row.epoch:
             raise Refused(
                 f"session {row.name} was {'forgotten' if now is None else 'restored'} meanwhile",
                 "`holdfast ls --all` lists the sessions",
-            )
-        if manifest.id not in self.checkpoints.ids(row.id):
-            raise NotFound(
-                f"{manifest.id} was removed meanwhile",
-                "`holdfast checkpoint --list` lists the checkpoints",
             )
 
     async def _next(

@@ -98,7 +98,7 @@ class Evictions:
             raise error
         manifest = await save(store, session, HOST, True, step, self._engine.halter)
         async with asyncio.timeout(ENDED_S):
-            await session.ended
+            await asyncio.shield(session.ended)
         self._known[session.id] = session.record.reason, manifest
         session.event("session.evicted", checkpoint=manifest.id, bytes=manifest.bytes, because=why)
         self._note(session.id, manifest.epoch, "save", checkpoint=manifest.id, because=why)

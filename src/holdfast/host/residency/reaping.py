@@ -33,7 +33,7 @@ from holdfast.host.processes.halt import Halter, execution
 from holdfast.host.residency.activity import Watch, tcp_bytes
 from holdfast.host.residency.costs import Costs
 from holdfast.host.residency.eviction import HOST, Evictions, final
-from holdfast.host.runtime.notify import log_errors
+from holdfast.host.runtime.notify import log_error, log_errors
 from holdfast.host.runtime.tasks import Tasks
 from holdfast.host.session.session import Session
 from holdfast.host.storage import store
@@ -180,8 +180,8 @@ class Reaping:
                 await self._act(one, session)
             except Exception as e:
                 if not isinstance(e, HoldfastError | TimeoutError):
-                    raise
-                why = e.message if isinstance(e, HoldfastError) else "it takes too long"
+                    log_error(f"saving {session.id}, which is idle", e)
+                why = "it takes too long" if isinstance(e, TimeoutError) else f"{e}"
                 ends = isinstance(e, HoldfastError) and final(e)
                 self._do(self.reaper.handle(Cannot(one.session, why, ends), time.time()))
 

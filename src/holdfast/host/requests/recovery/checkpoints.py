@@ -65,7 +65,7 @@ async def checkpoint(host: Host, ctx: Context, q: Checkpoint) -> CheckpointReply
         if isinstance(sent, HoldfastError) and not q.stop:
             engine.copies.outgoing.try_again(session, machine, made)
     if q.stop:
-        await session.ended
+        await asyncio.shield(session.ended)
     else:
         session.event(
             "session.saved", operator=ctx.conn.operator, checkpoint=made.id, bytes=made.bytes
@@ -90,12 +90,7 @@ async def remove(host: Host, ctx: Context, q: RemoveCheckpoint) -> CheckpointRem
     engine = host.engine
     store, found = engine.incarnations.checkpoints, engine.find_any(q.session)
     chosen = await engine.halter.in_thread(store.one, found.id, q.checkpoint)
-    usable = {one.id for one in await engine.halter.in_thread(store.of, found.id)}
-    if found.id in engine.ended and not usable - {chosen}:
-        raise Refused(
-            f"no other checkpoint of {found.name} could bring it back",
-            f"`holdfast forget {found.name}` removes the session with it",
-        )
+    await engine.incarnations.may_remove(found.id, chosen)
     facts = {"session": found.id, "name": found.name, "checkpoint": chosen}
     await engine.door.enter(ctx.act, ProposedAct("forget", details=facts, wait_s=q.hold))
     freed = await engine.incarnations.remove(found.id, chosen)
@@ -198,10 +193,7 @@ async def restore(host: Host, ctx: Context, q: Restore) -> Restored:
                 f"session {session.name} is here, and halted",
                 f"`holdfast resume {session.name}` lets it go on",
             )
-        raise Refused(
-            f"session {session.name} is running",
-            f"`holdfast checkpoint {session.name} --stop` or `holdfast end {session.name}` first",
-        )
+        raise engine.incarnations.running(session.id, session.name)
     found = engine.find_any(q.session)
     if found.id not in engine.sessions and engine.copies.is_copy(found.id):
         return await _take_over(host, ctx, q, found.id)

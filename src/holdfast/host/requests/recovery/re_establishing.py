@@ -9,12 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.core.contract.checkpoints import Restored
+from holdfast.host.leases.fences import Awaited
+from holdfast.host.runtime.tasks import to_the_end
 from holdfast.host.storage import store
 from holdfast.host.storage.store import SessionRow
-from holdfast.model.errors import HoldfastError, Impossible
+from holdfast.model.errors import HoldfastError, Impossible, Unavailable
 
 if TYPE_CHECKING:
     from holdfast.host.requests.host import Context, Host
+    from holdfast.host.session.session import Session
 
 ON_REQUEST = "Its keeper was lost"
 
@@ -50,17 +53,10 @@ async def _begun(
     checkpoint: str = "",
     notes: tuple[str, ...] = (),
 ) -> Restored:
-    engine = host.engine
-    before = replace(row)
-    with engine.incarnations.checkpoints.using(row.id, row.name):
-        try:
-            await engine.incarnations.buried_by_now(row.id)
-            session = await engine.near_end.re_establish(row, reason, notes, ctx.conn.operator)
-        except HoldfastError:
-            if row.id not in engine.sessions:
-                vars(row).update(vars(before))
-                engine.store.post(store.save(row))
-            raise
+    ended = row.ended or row.created
+    # To its end, whether or not the client stays.
+    whole = _next(host, row, reason, notes, ctx.conn.operator)
+    session = await to_the_end(whole, may_stop=lambda: False)
     lost, epoch = session.label["lost"], session.record.epoch
     ctx.act.outcome = {"checkpoint": checkpoint, "epoch": epoch, "re_established": reason}
     return Restored(
@@ -68,9 +64,28 @@ async def _begun(
         name=session.name,
         checkpoint=checkpoint,
         epoch=epoch,
-        at=lost["seen"] or before.ended or before.created,
+        at=lost["seen"] or ended,
         pid=session.record.root_pid,
         replaced=(),
         losses=("memory and programs",),
         re_established=lost,
     )
+
+
+async def _next(
+    host: Host, row: SessionRow, reason: str, notes: tuple[str, ...], operator: str
+) -> Session:
+    engine, before = host.engine, replace(row)
+    with engine.incarnations.checkpoints.using(row.id, row.name):
+        engine.incarnations.still_ended(row)
+        try:
+            await engine.incarnations.buried_by_now(row.id)
+            return await engine.near_end.re_establish(row, reason, notes, operator)
+        except BaseException as e:
+            if row.id not in engine.sessions:
+                vars(row).update(vars(before))
+                engine.store.post(store.save(row))
+            if isinstance(e, Awaited):
+                recover = f"try again then; `holdfast lease show {row.name}` tells the state"
+                raise Unavailable(e.message, recover) from e
+            raise
