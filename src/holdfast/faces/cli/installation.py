@@ -203,10 +203,8 @@ def down(args: Namespace) -> int:
         print("the host is not running")
     else:
         n = result["sessions"]
-        print(
-            f"the host is stopped; {n} session{'s keep' if n != 1 else ' keeps'} running. "
-            "`holdfast up` makes them reachable again."
-        )
+        left = f"; {n} session{'s keep' if n != 1 else ' keeps'} running" if n else ""
+        print(f"the host is stopped{left}. `holdfast up` starts it again.")
     if relay is not None:
         print(
             "its relay is stopped too"

@@ -43,7 +43,7 @@ def find(home: Home, word: str) -> Machine:
             return one.machine
     raise NotAllowed(
         f"{word[:80]} may not keep sessions of this machine",
-        f"`holdfast machines trust {word[:80]}` allows it",
+        f"`holdfast machines` lists machines; `holdfast machines trust {word[:80]}` allows it",
     )
 
 

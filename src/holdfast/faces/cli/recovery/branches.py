@@ -159,7 +159,7 @@ def diff(args: Namespace) -> int:
     if said["more"]:
         print(f"and {said['more']} more files; name a PATH to see them")
     if said["private"]:
-        print(f"{said['private']} changes in home, /tmp and /run (--every)")
+        print(f"changes in home, /tmp and /run: {said['private']} (--every shows them)")
     for name, word in (("began", "has started"), ("ended", "has ended")):
         for one in said[name]:
             print(f"process {one['pid']} ({printable(one['name'])}) {word}")

@@ -90,8 +90,8 @@ def checkpoint(args: Namespace) -> int:
             )
             return 5
         print(
-            f"  {one['machine']} has a copy: {size(one['bytes'])}, of which {size(one['sent'])} "
-            f"had to travel, in {one['took_ms'] / 1000:.1f} s"
+            f"  {one['machine']} has a copy of {size(one['bytes'])}; {size(one['sent'])} "
+            f"travelled in {one['took_ms'] / 1000:.1f} s"
         )
     return 0
 
@@ -214,7 +214,7 @@ def restore(args: Namespace) -> int:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(said["at"]))
     print(
         f"{said['name']} is back as incarnation {said['epoch']}, with its memory of {at} "
-        f"({said['checkpoint']}); what it did after that is undone in memory, and not in the world"
+        f"({said['checkpoint']}); changes after that to files and elsewhere remain"
     )
     if "taken_from" in said:
         print(
@@ -228,7 +228,9 @@ def restore(args: Namespace) -> int:
     if said["connections"]:
         print(f"  connections that did not survive: {words(said['connections'])}")
     if said["replaced"]:
-        print(f"  as saved again: {', '.join(said['replaced'])}; the newer content: {said['kept']}")
+        print(f"  as at the checkpoint again: {', '.join(said['replaced'])}")
+        if "kept" in said:
+            print(f"  their newer content is in {said['kept']}")
     return 0
 
 
