@@ -27,6 +27,7 @@ from holdfast.host.copies.sending import MOVE, Maker, Sending
 from holdfast.host.leases.fences import Leases, Waiting, silent
 from holdfast.host.processes.halt import execution
 from holdfast.host.runtime.notify import log_errors
+from holdfast.host.runtime.tasks import to_the_end, wait_out
 from holdfast.host.storage import store
 from holdfast.host.storage.store import SessionRow
 from holdfast.model import signing
@@ -279,7 +280,8 @@ class Copies:
             taken = await in_thread(self.received.taken_of, session, sender)
             epoch = taken["epoch"] if taken else copies.next_epoch(copy.epoch, lost)
             try:
-                made = await self._begin(copy, epoch, sender, operator, lost, stated, waiting)
+                work = self._begin(copy, epoch, sender, operator, lost, stated, waiting)
+                made = await to_the_end(work, lambda: True)
             except BaseException:
                 if went is not None:
                     self.sending.note(session, MOVE, went)
@@ -307,17 +309,22 @@ class Copies:
         row.epoch, row.name = epoch - 1, self._free(copy.name)
         if not lost:
             row.output_end = manifest.head
-        # The machine that is asked about the session may say so only with an epoch of ours.
-        await engine.leases.take_over(row, stated, waiting)
-        epoch = row.epoch + 1
-        self.sending.note(session, MOVE, None)  # it comes back to this machine
-        await in_thread(self.received.take, session, epoch, time.time(), sender)
         try:
-            return await engine.incarnations.restore(
-                row, manifest, operator, take=_taken, how="move"
-            )
+            # Take the epoch first: `taken.json` must never name an epoch that the store did not
+            # give us.
+            await engine.leases.take_over(row, stated, waiting)
+            self.sending.note(session, MOVE, None)  # it comes back to this machine
+            claim = self.received.take, session, row.epoch + 1, time.time(), sender
+            try:
+                await wait_out(in_thread(*claim))
+                return await engine.incarnations.restore(
+                    row, manifest, operator, take=_taken, how="move"
+                )
+            except BaseException:
+                await in_thread(self.received.untake, session, sender)
+                raise
         except BaseException:
-            await in_thread(self.received.untake, session, sender)
+            await engine.leases.give_up(session)  # ends the renewals, also without the store
             with contextlib.suppress(HoldfastError):
                 await engine.leases.let_go(session)
             raise
