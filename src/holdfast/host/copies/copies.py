@@ -413,7 +413,7 @@ class Copies:
             session.event("session.moved", **facts)
             session.end_of.gone = reason
             await engine.halter.end(execution(session))
-            await session.ended
+            await asyncio.shield(session.ended)
         else:
             engine.events.note(session_id, "session.moved", facts)
         row = engine.ended.get(session_id)
