@@ -440,11 +440,6 @@ class Copies:
         self._engine.store.post(store.save(record))
         return False
 
-    def where(self, session: str) -> Json | None:
-        """The machine at which a session of this machine goes on."""
-        row = self._engine.ended.get(session)
-        return self.sending.noted(session, MOVE) if row is not None and row.state == MOVED else None
-
     async def forget(self, session: str) -> None:
         """Remove copies that were received, and the notes about copies that were sent."""
         in_thread = self._engine.halter.in_thread
