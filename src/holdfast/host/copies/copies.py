@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 ASK_S: Final = 10.0  # for another machine to say whether it has taken a session over
 ASK_AGAIN_S: Final = 300.0
+ASKED_AT_ONCE: Final = 4  # sessions; each question is a process
 OFFERED_S: Final = 7 * 86400.0  # after this time an incomplete copy is forgotten
 LOOK_S: Final = 1.0  # between two looks at the lines to the relays
 
@@ -365,18 +366,32 @@ class Copies:
 
     async def _watch(self) -> None:
         """Ask whether sessions were taken over: at the start, after a loss of the relay, later."""
-        asked, before = 0.0, ""
+        asked, before = -math.inf, ""
         while True:
-            away = [one for one in self.sending.sessions() if self.sending.away(one)]
             now, state = time.monotonic(), self._engine.uplinks.state
             again = state == "registered" != before
-            if away and (again or not asked or now - asked > ASK_AGAIN_S):
-                asked = now
-                for session in away:
-                    with log_errors("a question about a copy"), contextlib.suppress(HoldfastError):
-                        await self.ask(session)
             before = state
+            if again or now - asked > ASK_AGAIN_S:
+                asked = now
+                with log_errors("questions about copies"):
+                    await self._ask_all(await self._engine.halter.in_thread(self._away))
             await asyncio.sleep(LOOK_S)
+
+    def _away(self) -> list[str]:
+        """In a thread: the sessions of which other machines have copies."""
+        return [one for one in self.sending.sessions() if self.sending.away(one)]
+
+    async def _ask_all(self, sessions: list[str]) -> None:
+        slots = asyncio.Semaphore(ASKED_AT_ONCE)
+
+        async def ask(session: str) -> None:
+            async with slots:
+                with log_errors("a question about a copy"), contextlib.suppress(HoldfastError):
+                    await self.ask(session)
+
+        async with asyncio.TaskGroup() as group:
+            for session in sessions:
+                group.create_task(ask(session))
 
     async def ask(self, session: str) -> bool:
         """Whether the session went to another machine; ends what is left of it here if so."""
