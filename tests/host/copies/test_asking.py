@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from holdfast.host.copies import errands
+from holdfast.host.copies import copies, errands
 from holdfast.host.copies.copies import Copies
 from holdfast.host.storage import store
 from holdfast.model.errors import HoldfastError, Unavailable
@@ -112,3 +112,70 @@ def test_r3_a_restore_asks_although_the_move_had_only_begun(
     with pytest.raises(HoldfastError, match="goes on"):
         asyncio.run(world.copies.refuse_gone(ID))
     assert world.asked == ["vault"] and world.went == [("vault", 100)]
+
+
+class Over(BaseException):
+    """The time of the test is over."""
+
+
+@pytest.mark.parametrize("sessions", [1, copies.ASKED_AT_ONCE, 3 * copies.ASKED_AT_ONCE])
+def test_r3_a_round_asks_about_several_sessions_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, sessions: int
+) -> None:
+    """Each question fails; all sessions are asked about."""
+
+    async def run() -> None:
+        world = World(monkeypatch, {})
+        known = [f"{number:012x}" for number in range(sessions)]
+        asked, now, most, full = list[str](), 0, 0, asyncio.Event()
+
+        async def ask(session: str) -> bool:
+            nonlocal now, most
+            asked.append(session)
+            now += 1
+            most = max(most, now)
+            if most == min(sessions, copies.ASKED_AT_ONCE):
+                full.set()
+            await full.wait()
+            now -= 1
+            raise Unavailable("x")
+
+        world.copies.ask = ask
+        async with asyncio.timeout(30):
+            await world.copies._ask_all(known)
+        assert sorted(asked) == known
+        assert most == min(sessions, copies.ASKED_AT_ONCE)
+
+    asyncio.run(run())
+
+
+def test_r3_notes_are_read_in_a_thread_and_only_for_a_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A round is due at the start, when a relay is reached again, and after a while."""
+    world = World(monkeypatch, {"vault": 0})
+    states = iter(["", "registered", "registered", "", "registered", "registered", "registered"])
+    world.copies._engine.uplinks = SimpleNamespace(state=next(states))
+    world.copies.sending.sessions = lambda: [ID]
+    clock, rounds = 1000.0, list[float]()
+
+    async def in_thread(work: Any) -> Any:
+        rounds.append(clock)
+        return work()
+
+    async def sleep(seconds: float) -> None:
+        nonlocal clock
+        clock += seconds if len(rounds) < 3 else copies.ASK_AGAIN_S + 1
+        try:
+            world.copies._engine.uplinks.state = next(states)
+        except StopIteration:
+            raise Over from None
+
+    world.copies._engine.halter = SimpleNamespace(in_thread=in_thread)
+    monkeypatch.setattr(copies, "time", SimpleNamespace(monotonic=lambda: clock))
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(Over):
+        asyncio.run(world.copies._watch())
+    later = 1004.0 + copies.ASK_AGAIN_S + 1
+    assert rounds == [1000.0, 1001.0, 1004.0, later, later + copies.ASK_AGAIN_S + 1]
+    assert world.asked == ["vault"] * 5

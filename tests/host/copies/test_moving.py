@@ -49,7 +49,7 @@ class World:
     def boot(self) -> None:
         """A host begins."""
         self.tasks = Tasks("a test")
-        row = SimpleNamespace(id=ID, name="work", epoch=1)
+        row = SimpleNamespace(id=ID, name="work", epoch=1, state="checkpointed", lost=False)
         self.session: Any = SimpleNamespace(
             id=ID, name="work", label={}, end_of=SimpleNamespace(saved_as=""), ended=None
         )
@@ -111,7 +111,7 @@ class World:
             self.engine.ended[ID] = self.row
             session.ended.set_result(None)
             await self.reach("ended")
-        return SimpleNamespace(id="cp")
+        return SimpleNamespace(id="cp" if stop else "first")
 
     async def send(self, *args: Any) -> Any:
         self.sends += 1
@@ -284,6 +284,67 @@ def test_r3_a_session_that_never_comes_back_waits_for_an_operator(
         await world.settled()
         assert not world.notes and ID in world.engine.ended
         world.moving._refuse(ID)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("state", "lost", "back"),
+    [("ended", False, False), ("ended", True, True), ("checkpointed", False, True)],
+)
+def test_r6_a_program_that_finished_in_a_move_is_not_run_again(
+    monkeypatch: pytest.MonkeyPatch, state: str, lost: bool, back: bool
+) -> None:
+    """The host died while it saved the session, and CRIU let the program go on."""
+
+    async def run() -> None:
+        world = use(World({}), monkeypatch)
+        world.here = False
+        world.notes[MOVE] = {"machine": "vault", "key": "k", "by": "ann"}
+        world.boot()
+        world.row.state, world.row.lost = state, lost
+        world.tasks.spawn(world.moving.settle(ID))
+        await world.settled()
+        assert world.here == back and not world.notes
+
+    asyncio.run(run())
+
+
+def test_r6_a_session_that_was_evicted_in_a_move_stays_evicted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        world = use(World({"stop": Refused("it has ended")}), monkeypatch)
+        world.session.end_of.saved_as = "evicted"  # while the first checkpoint travelled
+        with pytest.raises(Refused, match="has ended"):
+            await world.move()
+        assert not world.notes
+
+    asyncio.run(run())
+
+
+def test_r3_a_move_that_is_cut_off_does_not_cut_off_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        world = use(World({}), monkeypatch)
+        saved = asyncio.Event()
+
+        async def save(store: Any, session: Any, by: str, stop: bool, *rest: Any) -> Any:
+            if stop:
+                session.end_of.saved_as = "cp"
+                saved.set()
+            return SimpleNamespace(id="cp" if stop else "first")
+
+        monkeypatch.setattr(moving, "save", save)
+        move = asyncio.create_task(world.move())
+        async with asyncio.timeout(30):
+            await saved.wait()
+        await asyncio.sleep(0)
+        world.tasks.cancel()
+        await asyncio.wait({move})
+        assert not world.session.ended.cancelled()
+        assert world.notes, "the next host brings it back"
 
     asyncio.run(run())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -202,5 +203,33 @@ def test_r3_a_lease_is_not_released_while_the_session_may_act(
             fleet.runs = False
             await fleet.leases.let_go("s")
             assert await fleet.rival.acquire("s", 0) == 3
+
+    asyncio.run(go())
+
+
+def test_r3_a_cancelled_taker_can_release_what_the_store_gave_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cancellation arrives while a thread commits."""
+
+    async def go() -> None:
+        async with Fleet(tmp_path) as fleet:
+            loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+            commit = fleet.store.commit
+
+            def slow(asked: Commit, within_s: float) -> bool:
+                loop.call_soon_threadsafe(begun.set)
+                assert go_on.wait(30)
+                return bool(commit(asked, within_s))
+
+            monkeypatch.setattr(fleet.store, "commit", slow)
+            taking = asyncio.create_task(fleet.leases.acquire("s", 1))
+            await begun.wait()
+            taking.cancel()
+            loop.call_soon(go_on.set)
+            await asyncio.wait({taking})
+            assert taking.cancelled()
+            await fleet.leases.let_go("s")
+            assert await fleet.rival.acquire("s", 0) == 3, "no wait after a release"
 
     asyncio.run(go())

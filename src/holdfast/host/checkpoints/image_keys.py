@@ -74,10 +74,6 @@ class ImageKeys:
         """The key, sealed to a machine, to be stored here or sent along."""
         return self.open(key_id).wrap(machine)
 
-    def wraps(self, key_id: str) -> dict[bytes, bytes]:
-        """By machine."""
-        return {one: self._read(key_id, one.hex()) for one in self.machines(key_id)}
-
     def add(self, key_id: str, machine: bytes, wrapped: bytes) -> None:
         """Let a machine open the checkpoints with this key; `wrapped`: see `wrap`."""
         if not forms.is_key(key_id) or not _is_machine(machine.hex()):

@@ -27,6 +27,7 @@ from holdfast.host.copies.sending import MOVE, Maker, Sending
 from holdfast.host.leases.fences import Leases, Waiting, silent
 from holdfast.host.processes.halt import execution
 from holdfast.host.runtime.notify import log_errors
+from holdfast.host.runtime.tasks import to_the_end, wait_out
 from holdfast.host.storage import store
 from holdfast.host.storage.store import SessionRow
 from holdfast.model import signing
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 ASK_S: Final = 10.0  # for another machine to say whether it has taken a session over
 ASK_AGAIN_S: Final = 300.0
+ASKED_AT_ONCE: Final = 4  # sessions; each question is a process
 OFFERED_S: Final = 7 * 86400.0  # after this time an incomplete copy is forgotten
 LOOK_S: Final = 1.0  # between two looks at the lines to the relays
 
@@ -279,7 +281,8 @@ class Copies:
             taken = await in_thread(self.received.taken_of, session, sender)
             epoch = taken["epoch"] if taken else copies.next_epoch(copy.epoch, lost)
             try:
-                made = await self._begin(copy, epoch, sender, operator, lost, stated, waiting)
+                work = self._begin(copy, epoch, sender, operator, lost, stated, waiting)
+                made = await to_the_end(work, lambda: True)
             except BaseException:
                 if went is not None:
                     self.sending.note(session, MOVE, went)
@@ -307,17 +310,22 @@ class Copies:
         row.epoch, row.name = epoch - 1, self._free(copy.name)
         if not lost:
             row.output_end = manifest.head
-        # The machine that is asked about the session may say so only with an epoch of ours.
-        await engine.leases.take_over(row, stated, waiting)
-        epoch = row.epoch + 1
-        self.sending.note(session, MOVE, None)  # it comes back to this machine
-        await in_thread(self.received.take, session, epoch, time.time(), sender)
         try:
-            return await engine.incarnations.restore(
-                row, manifest, operator, take=_taken, how="move"
-            )
+            # Take the epoch first: `taken.json` must never name an epoch that the store did not
+            # give us.
+            await engine.leases.take_over(row, stated, waiting)
+            self.sending.note(session, MOVE, None)  # it comes back to this machine
+            claim = self.received.take, session, row.epoch + 1, time.time(), sender
+            try:
+                await wait_out(in_thread(*claim))
+                return await engine.incarnations.restore(
+                    row, manifest, operator, take=_taken, how="move"
+                )
+            except BaseException:
+                await in_thread(self.received.untake, session, sender)
+                raise
         except BaseException:
-            await in_thread(self.received.untake, session, sender)
+            await engine.leases.give_up(session)  # ends the renewals, also without the store
             with contextlib.suppress(HoldfastError):
                 await engine.leases.let_go(session)
             raise
@@ -358,18 +366,32 @@ class Copies:
 
     async def _watch(self) -> None:
         """Ask whether sessions were taken over: at the start, after a loss of the relay, later."""
-        asked, before = 0.0, ""
+        asked, before = -math.inf, ""
         while True:
-            away = [one for one in self.sending.sessions() if self.sending.away(one)]
             now, state = time.monotonic(), self._engine.uplinks.state
             again = state == "registered" != before
-            if away and (again or not asked or now - asked > ASK_AGAIN_S):
-                asked = now
-                for session in away:
-                    with log_errors("a question about a copy"), contextlib.suppress(HoldfastError):
-                        await self.ask(session)
             before = state
+            if again or now - asked > ASK_AGAIN_S:
+                asked = now
+                with log_errors("questions about copies"):
+                    await self._ask_all(await self._engine.halter.in_thread(self._away))
             await asyncio.sleep(LOOK_S)
+
+    def _away(self) -> list[str]:
+        """In a thread: the sessions of which other machines have copies."""
+        return [one for one in self.sending.sessions() if self.sending.away(one)]
+
+    async def _ask_all(self, sessions: list[str]) -> None:
+        slots = asyncio.Semaphore(ASKED_AT_ONCE)
+
+        async def ask(session: str) -> None:
+            async with slots:
+                with log_errors("a question about a copy"), contextlib.suppress(HoldfastError):
+                    await self.ask(session)
+
+        async with asyncio.TaskGroup() as group:
+            for session in sessions:
+                group.create_task(ask(session))
 
     async def ask(self, session: str) -> bool:
         """Whether the session went to another machine; ends what is left of it here if so."""
@@ -406,7 +428,7 @@ class Copies:
             session.event("session.moved", **facts)
             session.end_of.gone = reason
             await engine.halter.end(execution(session))
-            await session.ended
+            await asyncio.shield(session.ended)
         else:
             engine.events.note(session_id, "session.moved", facts)
         row = engine.ended.get(session_id)
@@ -432,11 +454,6 @@ class Copies:
         self._engine.ended[record.id] = record
         self._engine.store.post(store.save(record))
         return False
-
-    def where(self, session: str) -> Json | None:
-        """The machine at which a session of this machine goes on."""
-        row = self._engine.ended.get(session)
-        return self.sending.noted(session, MOVE) if row is not None and row.state == MOVED else None
 
     async def forget(self, session: str) -> None:
         """Remove copies that were received, and the notes about copies that were sent."""

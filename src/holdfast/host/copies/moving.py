@@ -121,12 +121,12 @@ class Moving:
         probe("move.copied")
         note: Json = {"machine": machine.name, "key": signing.show(machine.key), "by": operator}
         self._sending.note(session.id, MOVE, note)
-        stopped = time.monotonic()
+        stopped, saved_before = time.monotonic(), session.end_of.saved_as  # by an eviction
         try:
             made = await save(checkpoints, session, operator, True, tell, halter)
-            await session.ended
+            await asyncio.shield(session.ended)
         except BaseException:
-            if not session.end_of.saved_as:  # else the next host brings it back
+            if session.end_of.saved_as == saved_before:  # else the next host brings it back
                 self._sending.note(session.id, MOVE, None)
             raise
         probe("move.stopped")
@@ -249,8 +249,10 @@ class Moving:
         running = self._engine.sessions.get(session)
         if session in self._engine.unreachable or (running is not None and running.ending):
             return False  # this host does not know yet whether it has ended
-        if running is not None or session not in self._engine.ended:
-            self._sending.note(session, MOVE, None)  # it was not stopped
+        row = self._engine.ended.get(session)
+        finished = row is not None and row.state == "ended" and not row.lost
+        if running is not None or row is None or (finished and not note.get("offered")):
+            self._sending.note(session, MOVE, None)  # it was not stopped for the move
             return True
         if note.get("offered"):
             machine = self._files.trusted(note["key"])

@@ -286,7 +286,11 @@ class Received:
         """The incarnation did not begin."""
         if (taken := self.taken(session)) is not None:
             left = {one: epoch for one, epoch in taken["of"].items() if one != sender}
-            self._claim(session, {**taken, "epoch": max(left.values(), default=0), "of": left})
+            if left:
+                self._claim(session, {**taken, "epoch": max(left.values()), "of": left})
+            else:  # possible on a full disk too
+                (self._place(session) / _TAKEN).unlink()
+                _FILES.sync_path(str(self._place(session)))
 
     def _claim(self, session: str, taken: Json) -> None:
         place = self._place(session)

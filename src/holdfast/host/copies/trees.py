@@ -183,10 +183,6 @@ class Outbox:
         (self.top / _SENT).unlink(missing_ok=True)
         (self.top / _INDEX).unlink(missing_ok=True)
 
-    def clear(self) -> None:
-        """Drop the contents of an attempt that is over."""
-        shutil.rmtree(self.objects, ignore_errors=True)
-
 
 def _entry(path: str, kind: str, status: os.stat_result, size: int = 0, ref: str = "") -> Entry:
     owner = status.st_uid, status.st_gid

@@ -27,7 +27,7 @@ from holdfast.core.lease.records import (
     session_key,
 )
 from holdfast.host.leases.store import LeaseStore
-from holdfast.host.runtime.tasks import Tasks
+from holdfast.host.runtime.tasks import Tasks, wait_out
 from holdfast.host.runtime.threads import Pool
 from holdfast.model.errors import Fenced, HoldfastError, Unavailable
 
@@ -147,8 +147,9 @@ class Ownership:
     ) -> T:
         begin = time.monotonic()
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                pool or self._pool, work, asked, self._within_s
+            loop = asyncio.get_running_loop()
+            return await wait_out(
+                loop.run_in_executor(pool or self._pool, work, asked, self._within_s)
             )
         finally:
             self.took_s = [*self.took_s[-999:], time.monotonic() - begin]

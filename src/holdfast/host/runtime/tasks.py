@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from holdfast.model.errors import HoldfastError
@@ -34,6 +34,19 @@ async def to_the_end(work: Work[T], may_stop: Callable[[], bool]) -> T:
     if stopped is not None and task.cancelled():
         raise stopped
     return task.result()
+
+
+async def wait_out(work: Awaitable[T]) -> T:
+    """Await work that no cancellation can stop, such as a thread's.
+
+    A cancelled caller goes on when the work is over: only then it can undo what the work did.
+    """
+    done = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        await asyncio.gather(done, return_exceptions=True)
+        raise
 
 
 class Tasks:
