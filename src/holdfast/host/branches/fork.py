@@ -396,6 +396,7 @@ class _Forking:
         row.state, row.epoch, row.created, row.ended = "restoring", 1, time.time(), None
         row.boot, row.reason, row.viewers, row.ended_by = process.boot_id(), "", 0, ""
         row.screen, row.ansi, row.survivors = [], "", 0
+        row.rehomable = row.halted = row.interrupted = False  # no lease, halt or end is inherited
         row.output_start = row.output_end = moment.head
         layers = str(self.forks.layers(self.fork.id, branch.id))
         moved = {path: f"{os.path.dirname(path)}/{branch.id}" for path in self.parts.private}
