@@ -310,3 +310,23 @@ def test_r3_r5_a_branch_of_a_rehomable_session_is_pinned(hf: Installation) -> No
     assert hf.get("work")["lease"]["rehomable"]
     assert not hf.get("work-1").get("lease")
     assert hf.ok("run", "work-1", "--", "echo on").out == "on\n"
+
+
+def test_a4_r2_a_halted_session_that_was_fenced_and_saved_comes_back_halted(
+    hf: Installation, store: Path
+) -> None:
+    criu()
+    counter = counting(hf, "work", "--contained")
+    hf.quick("halt", "work")
+    with locked(store):
+        eventually(lambda: state(hf, "work") == "fenced", "the session is fenced")
+        refused = hf.cli("fork", "work")
+        assert refused.rc and "it is fenced" in refused.err
+        hf.ok("checkpoint", "work", "--stop")
+    assert [one["event"] for one in hf.ask("events", session="work")["events"]].count(
+        "session.checkpointed"
+    )
+    hf.ok("restore", "work")
+    assert state(hf, "work") == "halted" and counter.stands()
+    hf.quick("resume", "work")
+    eventually(counter.goes_on, "the program goes on")

@@ -149,7 +149,7 @@ async def examine_fork(
         held = parts.held(root, processes)
         room = SESSIONS_MAX - len(engine.sessions)
         made = parts.wish(engine.home, got, count, room, held, own_network)
-        return made._replace(halted=session.state == "halted")
+        return made._replace(state=session.state)
 
     wish = await session.looked(facts)  # what is promised from here on counts too
     uses = Promise(count, found.bytes * count, found.bytes + wish.bytes)
