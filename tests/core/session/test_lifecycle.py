@@ -39,6 +39,11 @@ def test_s9_every_state_can_be_reached_and_every_running_one_can_end() -> None:
             assert "ended" in lifecycle.TABLE[state].values(), state
 
 
+@pytest.mark.parametrize("state", ["live", "detached", *lifecycle.STANDING])
+def test_r2_every_session_with_programs_can_end_with_a_checkpoint(state: str) -> None:
+    assert lifecycle.step(state, "checkpointed") == "checkpointed"
+
+
 def test_running_states_are_exactly_those_that_may_have_processes() -> None:
     assert {s for s in lifecycle.STATES if lifecycle.running(s)} == {
         "creating",

@@ -16,6 +16,7 @@ from holdfast.host.leases.sqlite import SQLiteStore
 from holdfast.host.processes import process
 from holdfast.model.errors import Fenced
 from tests.support.installation import SOON_S, Installation, eventually
+from tests.support.recovery.checkpoint import criu
 from tests.support.recovery.leases import (
     DRIFT,
     TERM_S,
@@ -293,5 +294,39 @@ def test_r3_a_halt_outlives_a_fence(hf: Installation, store: Path) -> None:
         eventually(lambda: state(hf, "work") == "fenced", "the session is fenced")
     eventually(lambda: state(hf, "work") == "halted", "the lease is back, and it is halted still")
     assert counter.stands()
+    hf.quick("resume", "work")
+    eventually(counter.goes_on, "the program goes on")
+
+
+def test_r3_r5_a_branch_of_a_rehomable_session_is_pinned(hf: Installation) -> None:
+    """No lease is held for it, so no host may fence it."""
+    criu()
+    hf.ready("work", "--contained")
+    hf.quick("rehome", "work", "on")
+    hf.ok("fork", "work")
+    assert not hf.get("work-1").get("lease")
+    os.kill(hf.host_pid, signal.SIGKILL)
+    hf.ok("up", "--detach")
+    assert hf.get("work")["lease"]["rehomable"]
+    assert not hf.get("work-1").get("lease")
+    assert hf.ok("run", "work-1", "--", "echo on").out == "on\n"
+
+
+def test_a4_r2_a_halted_session_that_was_fenced_and_saved_comes_back_halted(
+    hf: Installation, store: Path
+) -> None:
+    criu()
+    counter = counting(hf, "work", "--contained")
+    hf.quick("halt", "work")
+    with locked(store):
+        eventually(lambda: state(hf, "work") == "fenced", "the session is fenced")
+        refused = hf.cli("fork", "work")
+        assert refused.rc and "it is fenced" in refused.err
+        hf.ok("checkpoint", "work", "--stop")
+    assert [one["event"] for one in hf.ask("events", session="work")["events"]].count(
+        "session.checkpointed"
+    )
+    hf.ok("restore", "work")
+    assert state(hf, "work") == "halted" and counter.stands()
     hf.quick("resume", "work")
     eventually(counter.goes_on, "the program goes on")

@@ -15,6 +15,7 @@ import pytest
 
 from holdfast import home as homes
 from holdfast.client.link import Link
+from holdfast.model.errors import HoldfastError
 from tests.support.installation import Installation, eventually, installation
 from tests.support.ordinary_user import passes_as_ordinary_user
 from tests.support.recovery.checkpoint import criu
@@ -158,6 +159,35 @@ def test_a4_a_session_can_be_halted_while_it_is_saved(hf: Installation, step: st
     before = counter(hf, name)
     assert hf.get(name)["state"] == "halted" and counter(hf, name) == before
     lives(hf, name)
+
+
+@pytest.mark.parametrize("operator", ["", "ann"])
+def test_a4_a8_a_halt_that_is_too_late_for_a_last_checkpoint_is_refused(
+    hf: Installation, operator: str
+) -> None:
+    """The checkpoint is of before the halt; an acknowledged halt would be lost."""
+    if operator:
+        hf.people(operator, rights="execute,observe")
+    name = f"late{operator}"
+    begun(hf, name)
+    link = Link(homes.resolve(hf.env), "tester", autostart=False)
+    other = Link(homes.resolve(hf.env), "tester", autostart=False)
+    refused, asked = list[str](), dict[str, Any](operator=operator) if operator else {}
+
+    def halt(event: Any) -> None:
+        if event.get("step") == "begun":
+            with pytest.raises(HoldfastError) as found:
+                other.request("halt", session=name, **asked)
+            refused.append(found.value.message)
+
+    try:
+        link.request("checkpoint", session=name, stop=True, on_event=halt)
+    finally:
+        link.close()
+        other.close()
+    assert "saved meanwhile" in refused[0]
+    hf.ok("restore", name)
+    counts(hf, name)
 
 
 def test_a8_r2_a_stopped_operator_stays_stopped(hf: Installation) -> None:

@@ -22,7 +22,7 @@ class Wish(NamedTuple):
 
     `listening`: sockets on the machine's network, as "tcp 0.0.0.0:8080". `outside`: connections
     out of the session. `single`: files that are shared singly, for writing. `room`: sessions that
-    may be made. `memory`: bytes that the machine has available.
+    may be made. `memory`: bytes that the machine has available. `state`: of the session.
     """
 
     branches: int
@@ -36,7 +36,7 @@ class Wish(NamedTuple):
     outside: tuple[str, ...] = ()
     single: tuple[str, ...] = ()
     odd_path: str = ""
-    halted: bool = False
+    state: str = "detached"
 
 
 class Promise(NamedTuple):
@@ -69,8 +69,8 @@ def judge(found: Preflight, wish: Wish) -> Preflight:
 
 
 def _blockers(found: Preflight, wish: Wish) -> Iterator[str]:
-    if wish.halted:
-        yield "it is halted; resume it first"
+    if wish.state not in ("live", "detached"):
+        yield f"it is {wish.state}" + ("; resume it first" if wish.state == "halted" else "")
     if not 1 <= wish.branches <= BRANCHES_MAX:
         yield f"{wish.branches} branches were asked for; a fork makes 1 to {BRANCHES_MAX}"
     elif wish.branches > wish.room:

@@ -18,6 +18,7 @@ from typing import Final
 from holdfast.model.words import words_of
 
 STATES: Final = words_of("creating live detached halted fenced checkpointed restoring ended reaped")
+STANDING: Final = ("halted", "fenced")  # states in which no program may run
 _ENDS: Final = {"exited": "ended", "lost": "ended", "interrupted": "restoring"}
 _STOPS: Final = {"fence": "fenced", "checkpointed": "checkpointed"}
 TABLE: Final[dict[str, dict[str, str]]] = {
@@ -25,7 +26,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
     "detached": {"attached": "live", **_ENDS, "halted": "halted", **_STOPS, "reaped": "reaped"},
     "live": {"left": "detached", **_ENDS, "halted": "halted", **_STOPS},
     "halted": {"resumed": "detached", **_ENDS, **_STOPS},
-    "fenced": {"unfenced": "detached", **_ENDS},
+    "fenced": {"unfenced": "detached", **_ENDS, "checkpointed": "checkpointed"},
     "checkpointed": {
         "restore": "restoring",
         "interrupted": "restoring",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdfast.core.branch.keeping import Conflict
 from holdfast.core.branch.preflight import Promise
 from holdfast.core.checkpoint.preflight import Preflight
 from holdfast.core.session import connections
+from holdfast.core.session.lifecycle import STANDING
 from holdfast.host.branches import apply as applying
 from holdfast.host.branches import fork as forking
 from holdfast.host.branches import keep as keeping
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Allowed = Callable[[], None]
-STANDING: Final = ("halted", "fenced")  # states in which no program may run
 
 
 class KeepWish(NamedTuple):

@@ -55,6 +55,7 @@ from holdfast.host.lifecycle.prepare import (
 from holdfast.host.processes import process
 from holdfast.host.processes.halt import execution
 from holdfast.host.runtime import criu
+from holdfast.host.runtime.tasks import to_the_end
 from holdfast.host.storage.record_table import Key
 from holdfast.host.storage.store import SessionRow
 from holdfast.host.terminal import view
@@ -149,7 +150,7 @@ async def examine_fork(
         held = parts.held(root, processes)
         room = SESSIONS_MAX - len(engine.sessions)
         made = parts.wish(engine.home, got, count, room, held, own_network)
-        return made._replace(halted=session.state == "halted")
+        return made._replace(state=session.state)
 
     wish = await session.looked(facts)  # what is promised from here on counts too
     uses = Promise(count, found.bytes * count, found.bytes + wish.bytes)
@@ -244,7 +245,10 @@ class _Forking:
             await self._describe()
             ids = [one.id for one in self.fork.branches]
             await self.engine.journal.inherit_once(self.keys, ids)
-            await asyncio.gather(*(self._begin(one, dumped) for one in self.fork.branches))
+            begun = (self._begin(one, dumped) for one in self.fork.branches)
+            for error in await asyncio.gather(*begun, return_exceptions=True):
+                if error is not None:  # no branch is being restored any more
+                    raise error
             probe("host.fork.restored")
             for session in self.made:
                 closed, journal = self.fork.closed, self.engine.journal
@@ -253,7 +257,7 @@ class _Forking:
             await asyncio.to_thread(self.forks.commit, self.fork)
             probe("host.fork.complete")
         except BaseException:
-            await asyncio.shield(self._undo())
+            await to_the_end(self._undo(), lambda: False)
             raise
         finally:
             if self.images.name:
@@ -396,6 +400,7 @@ class _Forking:
         row.state, row.epoch, row.created, row.ended = "restoring", 1, time.time(), None
         row.boot, row.reason, row.viewers, row.ended_by = process.boot_id(), "", 0, ""
         row.screen, row.ansi, row.survivors = [], "", 0
+        row.rehomable = row.halted = row.interrupted = False  # no lease, halt or end is inherited
         row.output_start = row.output_end = moment.head
         layers = str(self.forks.layers(self.fork.id, branch.id))
         moved = {path: f"{os.path.dirname(path)}/{branch.id}" for path in self.parts.private}

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.core.checkpoint import preflight
 from holdfast.core.session.connections import Connection
+from holdfast.core.session.lifecycle import STANDING
 from holdfast.host.checkpoints import halts, look
 from holdfast.host.checkpoints.checkpointer_process import CheckpointerProcess
 from holdfast.host.checkpoints.halts import Standing
@@ -107,7 +108,7 @@ class _Dumping:
     ) -> None:
         self.session, self.criu, self.images = session, criu, images
         self.halter, self.where = halter, execution(session)
-        self.halted = session.state == "halted"
+        self.halted, self.stood = session.halted, session.state in STANDING
         self.how = ""
         self.copying: asyncio.Future[None] | None = None
         self.noting: asyncio.Future[Moment] | None = None
@@ -190,13 +191,13 @@ class _Dumping:
         return told
 
     async def _let_go(self, stands: Standing) -> None:
-        """CRIU has let go of the processes: hold them again if halted, and allow halts."""
+        """CRIU has let go of the processes: hold them again if they stood, and allow halts."""
         if (dumping := self.halter.dumping.pop(self.session.id, None)) is not None:
             try:
                 await self.halter.in_thread(halts.hold, self.where, stands)
             finally:
                 dumping.set_result(None)
-            if self.halted and self.session.state != "halted":  # the resume could not wait
+            if self.stood and self.session.state not in STANDING:  # the resume could not wait
                 await self.halter.resume(self.where)
 
     def _job(self, init: int) -> wire.Dump:

@@ -29,7 +29,7 @@ from holdfast.host.processes.halt import Halter
 from holdfast.host.runtime import criu
 from holdfast.host.runtime.tasks import to_the_end
 from holdfast.host.session.session import Session
-from holdfast.model.errors import Impossible
+from holdfast.model.errors import Impossible, Refused
 from holdfast.wire.spawning import NET_HOST
 
 EXAMINED: Final = "examined"  # the first step that is told
@@ -148,8 +148,10 @@ class _Saving:
 
     async def _keep(self, made: Dumped) -> None:
         """Store the checkpoint while the processes stand still; they end afterwards."""
-        self.manifest = await self._store(made)
-        self.session.end_of.saved_as = self.id
+        session, manifest = self.session, await self._store(made)
+        if session.halted and not manifest.halted:  # the halt could not wait for the dump
+            raise Refused(f"{session.name} was halted meanwhile", "it stays halted; save it again")
+        self.manifest, session.end_of.saved_as = manifest, self.id
 
     async def _store(self, made: Dumped) -> Manifest:
         """Pack the images and store the manifest; everything is on the disk then."""

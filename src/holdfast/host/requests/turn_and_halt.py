@@ -5,6 +5,8 @@ Seize and halt take effect on arrival; their record follows (host/acts/door.py).
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from typing import Final
 
@@ -27,7 +29,7 @@ from holdfast.host.processes.halt import execution
 from holdfast.host.requests import summary
 from holdfast.host.requests.host import Context, Host
 from holdfast.host.session.session import Session
-from holdfast.model.errors import NotFound, Unavailable, Usage
+from holdfast.model.errors import NotFound, Refused, Unavailable, Usage
 
 TURN_RIGHTS: Final = {
     "request": "turn.request",
@@ -36,6 +38,7 @@ TURN_RIGHTS: Final = {
     "refuse": "turn.hand",
 }
 TURN_ACTS_TO: Final = ("hand", "grant", "refuse")  # acts on the turn that name an operator
+ENDED_S: Final = 5.0  # for the end of saved processes to be noticed
 
 
 async def turn(host: Host, ctx: Context, q: Turn) -> TurnReply:
@@ -125,8 +128,9 @@ async def halt(host: Host, ctx: Context, q: Halt) -> Halted:
         )
         return stopped
     host.engine.leases.halted(session)
-    done = await host.engine.halter.halt(execution(session), lambda: session.ring.accepted)
+    done = await host.engine.halter.halt(execution(session), lambda: _last_act(session))
     host.engine.counters.halting.add(done.took_ms / 1000)
+    await _refuse_saved(session)
     if session.state in ("live", "detached"):
         session.change(
             "halted",
@@ -159,11 +163,30 @@ async def halt(host: Host, ctx: Context, q: Halt) -> Halted:
     )
 
 
+def _last_act(session: Session) -> int:
+    with contextlib.suppress(ValueError):  # the session ended meanwhile, and its ring is closed
+        return session.ring.accepted
+    return 0
+
+
+async def _refuse_saved(session: Session) -> None:
+    """Refuse a halt that came too late for the checkpoint with which the processes end."""
+    if session.end_of.saved_as:
+        await asyncio.wait({session.ended}, timeout=ENDED_S)
+    if session.end_of.saved_as and session.ending:
+        raise Refused(
+            f"session {session.name} was saved meanwhile, and comes back without this halt",
+            f"`holdfast restore {session.name}` first",
+        )
+
+
 async def _stop(host: Host, ctx: Context, session: Session, operator: str) -> Halted:
     """Stops the processes that acts of one operator started, and refuses its further acts (A8)."""
     by = ctx.conn.operator
+    await host.engine.halter.quiet(session.id)
+    await _refuse_saved(session)
     done = await host.engine.operator_stops.stop(session, operator, by)
-    act = session.ring.accepted
+    act = _last_act(session)
     session.event(
         "operator.stopped",
         operator=operator,

@@ -170,6 +170,11 @@ class Session:
         return self.record.state
 
     @property
+    def halted(self) -> bool:
+        """Whether an operator halted it; a fence alone is no halt."""
+        return self.state == "halted" or (self.state == "fenced" and self.record.halted)
+
+    @property
     def ending(self) -> bool:
         """Whether the program has ended, though clients may still be receiving output."""
         return self.end_of.begun
