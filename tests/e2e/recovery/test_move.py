@@ -116,6 +116,32 @@ def test_r3_a_session_moves_back_and_forth(two: Two) -> None:
     assert "goes on at vault" in here.cli("restore", "ferry").err
 
 
+@pytest.mark.parametrize("how", ["forget", "expiry"])
+def test_r3_the_files_that_came_with_a_session_outlive_it(two: Two, how: str) -> None:
+    here, there = two.here, two.there
+    made = shell(here, how)
+    here.ok("move", how, "vault")
+    there.says(how, "echo new > new")
+    there.ok("end", how)
+    files = there.home / "arrived" / made["id"]
+    if how == "forget":
+        assert f"its files stay in {files}: remove them" in there.ok("forget", how).out
+    else:
+        before = (there.home / "config.toml").read_text()
+        there.ok("down")
+        there.configure(f"{before}\n[session]\nkeep_ended_s = 0\n")
+        there.ok("up", "--detach")
+        there.ok("down")
+        there.configure(before)
+        there.ok("up", "--detach")
+    assert made["id"] not in [one["id"] for one in there.ls("--all", "--local")]
+    told = [e for e in there.ok("events", "--json").records if e["event"] == "session.files_stay"]
+    assert [e["path"] for e in told if e["session"] == made["id"]] == [str(files)]
+    [work] = files.iterdir()
+    assert (work / "new").read_text() == "new\n"
+    assert (work / "shared").read_text() == "shared\n"
+
+
 def test_r2_an_attached_client_follows(two: Two) -> None:
     shell(two.here, "follows")
     terminal = two.here.attach("follows")

@@ -439,10 +439,12 @@ class Copies:
         return self.sending.noted(session, MOVE) if row is not None and row.state == MOVED else None
 
     async def forget(self, session: str) -> None:
-        """Remove copies that were received, and the notes about copies that were sent."""
+        """Remove copies that were received, and the notes about copies that were sent.
+
+        The files of a session that was taken over stay: no other place has them.
+        """
         in_thread = self._engine.halter.in_thread
         await in_thread(self.received.drop, session)
-        await in_thread(arrive.remove, self._engine.home, session)
         await in_thread(self.sending.forget, session)
 
 
