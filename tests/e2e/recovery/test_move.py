@@ -250,3 +250,20 @@ def test_r3_a_link_that_is_cut_in_a_move_leaves_one_incarnation(two: Two) -> Non
     place = one_place(two, made["id"])
     assert place.says("cut", "echo $X") == "kept\n"
     assert json.dumps(made)
+
+
+def test_r2_a_machine_is_trusted_again_after_its_trust_ended(two: Two) -> None:
+    here, there = two.here, two.there
+    made = shell(here, "trusted")
+    here.ok("checkpoint", "trusted", "--to", "vault")
+    here.ok("machines", "trust", "vault", "--off")
+    assert here.cli("move", "trusted", "vault").rc == 4
+    here.ok("machines", "trust", "vault")
+    here.ok("checkpoint", "trusted", "--to", "vault")
+    here.ok("move", "trusted", "vault")
+    assert there.says("trusted", "echo $X") == "kept\n"
+    assert one_place(two, made["id"]) is there
+    there.ok("operator", "revoke", "desk")
+    here.ok("machines", "trust", "vault")
+    [trusted] = here.ok("machines", "trust", "--json").json["machines"]
+    assert trusted["known_as"] == "desk-2"
