@@ -155,6 +155,23 @@ def test_r2_an_attached_client_follows(two: Two) -> None:
     assert terminal.leave() == 0
 
 
+def test_r2_an_attached_client_follows_back(two: Two) -> None:
+    here, there = two.here, two.there
+    shell(here, "returns")
+    pair(here, there)
+    there.ok("machines", "trust", "desk")
+    terminal = here.attach("returns")
+    terminal.send("echo bef''ore\r")
+    terminal.see("before")
+    for machine, to in (here, "vault"), (there, "desk"), (here, "vault"):
+        since = len(terminal.output)
+        machine.ok("move", "returns", to)
+        terminal.expect("attached to returns", since)
+        terminal.send(f"echo $X-af''ter-{since}\r")
+        terminal.see(f"kept-after-{since}")
+    assert terminal.leave() == 0
+
+
 def test_r2_a_move_that_is_impossible_stops_nothing(two: Two) -> None:
     made = shell(two.here, "stays")
     two.there.mount("/usr/bin/true", over="/usr/bin/sleep")
