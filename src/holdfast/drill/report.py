@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from holdfast.model.errors import HoldfastError, Usage
 
 Verdict = Literal["held", "broken", "not_live", "not_here"]
 CHECK_S: Final = 120.0  # for a check, however slow the machine is
+ENDS: Final = (signal.SIGTERM, signal.SIGHUP)  # end the drill; nohup's choice counts
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,22 @@ def chosen(wanted: Sequence[str]) -> list[Check]:
 async def drill(
     wanted: Sequence[str], told: Callable[[Result], None], live: bool = False
 ) -> list[Result]:
-    """Runs the chosen checks on one throw-away installation, or on the real one (`live`)."""
+    """Runs the chosen checks on one throw-away installation, or on the real one (`live`).
+
+    SIGTERM and SIGHUP cancel the drill, which removes its installation then.
+    """
     return await _run(chosen(wanted), told, live)
 
 
 async def _run(checks: Sequence[Check], told: Callable[[Result], None], live: bool) -> list[Result]:
     import asyncio
 
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    ends = [one for one in ENDS if signal.getsignal(one) != signal.SIG_IGN]
     results, stage = list[Result](), Stage(live)
+    for number in ends:
+        loop.add_signal_handler(number, task.cancel)
     try:
         for check in checks:
             if live and check.not_live:
@@ -80,6 +90,8 @@ async def _run(checks: Sequence[Check], told: Callable[[Result], None], live: bo
             )
             told(results[-1])
     finally:
+        for number in ends:
+            loop.add_signal_handler(number, bool)  # nothing cuts the cleaning
         await stage.close()
     return results
 

@@ -23,6 +23,7 @@ from holdfast.host.branches.branches import Branches
 from holdfast.host.checkpoints import before_acts
 from holdfast.host.checkpoints.incarnations import Incarnations
 from holdfast.host.connections.watch import ConnectionWatch
+from holdfast.host.copies import arrive
 from holdfast.host.copies.copies import Copies
 from holdfast.host.exec_gate import gate
 from holdfast.host.leases.fences import Leases
@@ -428,13 +429,17 @@ class Engine:
             if over and not used and self.branches.forks.of_branch(record.id) is None:
                 self.forget(record)
 
-    def forget(self, record: SessionRow) -> None:
+    def forget(self, record: SessionRow) -> str:
+        """Returns the directory of files that came from another machine, which stay; else ""."""
+        if place := arrive.files(self.home, record.id):
+            self.events.note(record.id, "session.files_stay", {"path": place})
         self.ended.pop(record.id, None)
         self.store.post(store.forget(record.id))
         if self.near_end.keeps(record):
             self.tasks.spawn(self.incarnations.forget(record.id))
         self.near_end.forget(record.id)
         self.tasks.spawn(self.copies.forget(record.id))
+        return place
 
     # ------------------------------------------------------------ events
 

@@ -116,6 +116,32 @@ def test_r3_a_session_moves_back_and_forth(two: Two) -> None:
     assert "goes on at vault" in here.cli("restore", "ferry").err
 
 
+@pytest.mark.parametrize("how", ["forget", "expiry"])
+def test_r3_the_files_that_came_with_a_session_outlive_it(two: Two, how: str) -> None:
+    here, there = two.here, two.there
+    made = shell(here, how)
+    here.ok("move", how, "vault")
+    there.says(how, "echo new > new")
+    there.ok("end", how)
+    files = there.home / "arrived" / made["id"]
+    if how == "forget":
+        assert f"its files stay in {files}: remove them" in there.ok("forget", how).out
+    else:
+        before = (there.home / "config.toml").read_text()
+        there.ok("down")
+        there.configure(f"{before}\n[session]\nkeep_ended_s = 0\n")
+        there.ok("up", "--detach")
+        there.ok("down")
+        there.configure(before)
+        there.ok("up", "--detach")
+    assert made["id"] not in [one["id"] for one in there.ls("--all", "--local")]
+    told = [e for e in there.ok("events", "--json").records if e["event"] == "session.files_stay"]
+    assert [e["path"] for e in told if e["session"] == made["id"]] == [str(files)]
+    [work] = files.iterdir()
+    assert (work / "new").read_text() == "new\n"
+    assert (work / "shared").read_text() == "shared\n"
+
+
 def test_r2_an_attached_client_follows(two: Two) -> None:
     shell(two.here, "follows")
     terminal = two.here.attach("follows")
@@ -126,6 +152,23 @@ def test_r2_an_attached_client_follows(two: Two) -> None:
     terminal.expect("attached to follows", since)
     terminal.send("echo $X-af''ter\r")
     terminal.see("kept-after")
+    assert terminal.leave() == 0
+
+
+def test_r2_an_attached_client_follows_back(two: Two) -> None:
+    here, there = two.here, two.there
+    shell(here, "returns")
+    pair(here, there)
+    there.ok("machines", "trust", "desk")
+    terminal = here.attach("returns")
+    terminal.send("echo bef''ore\r")
+    terminal.see("before")
+    for machine, to in (here, "vault"), (there, "desk"), (here, "vault"):
+        since = len(terminal.output)
+        machine.ok("move", "returns", to)
+        terminal.expect("attached to returns", since)
+        terminal.send(f"echo $X-af''ter-{since}\r")
+        terminal.see(f"kept-after-{since}")
     assert terminal.leave() == 0
 
 
@@ -224,3 +267,20 @@ def test_r3_a_link_that_is_cut_in_a_move_leaves_one_incarnation(two: Two) -> Non
     place = one_place(two, made["id"])
     assert place.says("cut", "echo $X") == "kept\n"
     assert json.dumps(made)
+
+
+def test_r2_a_machine_is_trusted_again_after_its_trust_ended(two: Two) -> None:
+    here, there = two.here, two.there
+    made = shell(here, "trusted")
+    here.ok("checkpoint", "trusted", "--to", "vault")
+    here.ok("machines", "trust", "vault", "--off")
+    assert here.cli("move", "trusted", "vault").rc == 4
+    here.ok("machines", "trust", "vault")
+    here.ok("checkpoint", "trusted", "--to", "vault")
+    here.ok("move", "trusted", "vault")
+    assert there.says("trusted", "echo $X") == "kept\n"
+    assert one_place(two, made["id"]) is there
+    there.ok("operator", "revoke", "desk")
+    here.ok("machines", "trust", "vault")
+    [trusted] = here.ok("machines", "trust", "--json").json["machines"]
+    assert trusted["known_as"] == "desk-2"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.drill.checks import CHECKS
-from tests.support.installation import SOURCE, Installation
+from tests.support.installation import SOURCE, Installation, eventually
 
 PART_2 = "part 2"
 LIMIT_S = 280.0  # of one run; a check has its own limits
@@ -213,7 +216,7 @@ MUTANTS = {
 CRIU = SOURCE.parent / ".cache/criu"
 
 
-def drill(place: Path, source: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def environment(place: Path, source: Path) -> dict[str, str]:
     environ = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(place),
@@ -222,9 +225,13 @@ def drill(place: Path, source: Path, *words: str) -> subprocess.CompletedProcess
     }
     if CRIU.exists():  # a copy of the source has none of its own
         environ["HOLDFAST_CRIU"] = str(CRIU)
+    return environ
+
+
+def drill(place: Path, source: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "holdfast", "drill", *words],
-        env=environ,
+        env=environment(place, source),
         cwd=place,
         capture_output=True,
         text=True,
@@ -298,6 +305,27 @@ def test_m_without_the_library_for_mcp_the_drill_names_what_is_missing(tmp_path:
     [result] = json.loads(done.stdout)["results"]
     assert (done.returncode, result["verdict"]) == (0, "not_here")
     assert "holdfast[mcp]" in result["evidence"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_o_a_drill_that_a_signal_ends_leaves_nothing(tmp_path: Path, number: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="hf-") as top:  # short: the path of a socket
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "drill", "S4"],
+            env=environment(tmp_path, SOURCE) | {"TMPDIR": top},
+            cwd=tmp_path,
+        )
+        eventually(lambda: [*Path(top).glob("*/home/run/*keeper*")] or None, "a session")
+        process.send_signal(number)
+        assert process.wait(LIMIT_S) == 130
+        assert not os.listdir(top)
+        assert not [one for one in Path("/proc").glob("[0-9]*") if top.encode() in environ(one)]
+
+
+def environ(process: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        return (process / "environ").read_bytes()
+    return b""
 
 
 def test_an_unknown_clause_is_refused(tmp_path: Path) -> None:

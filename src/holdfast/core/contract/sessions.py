@@ -274,6 +274,15 @@ class Forget(MachineAct):
 
 
 @message
+class Forgotten:
+    """A session by id and name. `files`: files that came from another machine, which stay."""
+
+    id: str
+    name: str
+    files: str | Absent = ABSENT
+
+
+@message
 class WhoReply:
     """The attached clients, the turn, and the acts that wait for approval in a session."""
 

@@ -151,7 +151,7 @@ _ROWS: Final = (
         "Ends every process of a session.", judged=True, repeatable=True),
     _act(SESSION, "signal", "signal", "signal", "input.Signal", "input.Signalled",
         "Signals one process of a session, or it and all below it.", judged=True),
-    _act(MACHINE, "forget", "forget", "end", "sessions.Forget", "sessions.Named",
+    _act(MACHINE, "forget", "forget", "end", "sessions.Forget", "sessions.Forgotten",
         "Removes an ended session from the list; its record stays.", judged=True),
     _act(SESSION, "checkpoint", "save", "checkpoint", "checkpoints.Checkpoint",
         "checkpoints.CheckpointReply", "Saves a session with its processes to disk.",

@@ -24,6 +24,8 @@ session.taken_over  the session of another machine goes on here
     act number  the last act that is in its memory
     head text  the hash of the last entry of its record at that moment
     lost yes  whether an operator stated that the other machine is lost
+session.files_stay  the session is forgotten; the files that came with it from a machine stay
+    path text  their directory, which the account may remove
 session.moved  the session goes on at another machine; its incarnation here has ended
     machine text  the name of that machine
     key text  its key

@@ -342,9 +342,10 @@ def find_elsewhere(args: Namespace, word: str) -> str:
 
     def look(connection: Link) -> Json | None:
         try:
-            return connection.request("get", session=word)
+            found = connection.request("get", session=word)
         except NotFound:
             return None
+        return None if found["state"] == "moved" else found
 
     asked = Everywhere(args, look).asked(everywhere.SEARCH_S)
     found = [

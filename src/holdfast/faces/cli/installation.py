@@ -365,7 +365,10 @@ def drill(args: Namespace) -> int:
         if not args.json:
             print(printable(report.line(one)), flush=True)
 
-    results = asyncio.run(report.drill(args.check, told, args.live))
+    try:
+        results = asyncio.run(report.drill(args.check, told, args.live))
+    except asyncio.CancelledError:  # by a signal
+        raise KeyboardInterrupt from None
     if args.html:
         with open(args.html, "w") as file:
             file.write(report.as_html(results))

@@ -259,7 +259,7 @@ def dispatch(args: list[str]) -> int:
         from holdfast.faces.cli import meant
 
         if name in SEARCHES and meant.is_elsewhere(e, options, typed):
-            return int(command(options))
+            return meant.run_there(command, options)
         if isinstance(e, NotFound):
             meant.explain(e, options)
         if isinstance(typed, str):

@@ -7,6 +7,9 @@ from holdfast.model.errors import HoldfastError, NotFound
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Callable
+
+MOVES_MAX = 100  # that a terminal follows
 
 # Kind of name -> the request that lists the names, and the field of the answer.
 LISTS = {"session": ("ls", "sessions"), "operator": ("operator.ls", "operators")}
@@ -54,6 +57,25 @@ def is_elsewhere(error: HoldfastError, options: Namespace, word: str | None) -> 
         error.message = e.message
         return False
     return True
+
+
+def run_there(command: Callable[[Namespace], int], options: Namespace) -> int:
+    """Run the command at the machine that `options` name now.
+
+    An attached terminal follows its session further, also back to this machine. The id is known
+    from this machine: an id from another machine could lead the keys into another session.
+    """
+    session, away = options.session.partition("/")[2], True
+    for _ in range(MOVES_MAX):
+        try:
+            return command(options)
+        except NotFound as e:
+            if not e.facts.get("known_as") or not (away or is_elsewhere(e, options, session)):
+                raise
+            if away:
+                options.session = session
+            away = not away
+    return command(options)
 
 
 def explain(error: NotFound, options: Namespace) -> None:

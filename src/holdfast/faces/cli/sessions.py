@@ -514,10 +514,11 @@ forget_parser = usage("""
 
 
 def forget(args: Namespace) -> int:
+    stay = "; its files stay in {files}: remove them yourself"
     return _each(
         args,
         lambda link, session: link.request("forget", session=session),
-        lambda r: f"{r['name']} ({r['id']}) is forgotten",
+        lambda r: ("{name} ({id}) is forgotten" + stay * ("files" in r)).format(**r),
     )
 
 

@@ -206,9 +206,12 @@ def _keep_plan(home: Home, checkpoints: Checkpoints, spawn: wire.Spawn) -> None:
     Path(prepare.host_only_directory(home, session), PLAN).write_bytes(packed)
 
 
-def remove(home: Home, session: str) -> None:
-    """Remove what a takeover laid out."""
-    removal.remove(f"{home.state}/{ARRIVED}/{session}")
+def files(home: Home, session: str) -> str:
+    """The directory with the files that came with a session; empty if none came."""
+    place = f"{home.state}/{ARRIVED}/{session}"
+    with contextlib.suppress(OSError):
+        os.rmdir(place)  # a session without a workspace
+    return place if os.path.isdir(place) else ""
 
 
 def travelling(home: Home, session: str, label: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -456,10 +456,12 @@ class Copies:
         return False
 
     async def forget(self, session: str) -> None:
-        """Remove copies that were received, and the notes about copies that were sent."""
+        """Remove copies that were received, and the notes about copies that were sent.
+
+        The files of a session that was taken over stay: no other place has them.
+        """
         in_thread = self._engine.halter.in_thread
         await in_thread(self.received.drop, session)
-        await in_thread(arrive.remove, self._engine.home, session)
         await in_thread(self.sending.forget, session)
 
 

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from holdfast.core.contract.message import Absent, extended
-from holdfast.core.contract.sessions import Created, End, Ended, Forget, Named, New, Rename
+from holdfast.core.contract.sessions import (
+    Created,
+    End,
+    Ended,
+    Forget,
+    Forgotten,
+    Named,
+    New,
+    Rename,
+)
 from holdfast.core.reaper.reaper import CHOICES
 from holdfast.host.acts.act_context import Program, ProposedAct
 from holdfast.host.acts.door import testimony
@@ -271,7 +280,7 @@ def _ended(r: SessionRow, signal: str, changed: Sequence[str] = ()) -> Ended:
     )
 
 
-async def forget(host: Host, ctx: Context, q: Forget) -> Named:
+async def forget(host: Host, ctx: Context, q: Forget) -> Forgotten:
     engine, found = host.engine, host.engine.find_any(q.session)
     if not isinstance(found, SessionRow):
         raise Refused(
@@ -286,9 +295,9 @@ async def forget(host: Host, ctx: Context, q: Forget) -> Named:
     await engine.door.commit(ctx.act)
     if found.id in engine.incarnations.checkpoints.busy or engine.ended.get(found.id) is not found:
         raise Refused(f"{found.name} is being restored", "`holdfast ls` shows what became of it")
-    engine.forget(found)
+    files = engine.forget(found)
     ctx.act.outcome = {**facts}
-    return Named(id=found.id, name=found.name)
+    return Forgotten(id=found.id, name=found.name, **({"files": files} if files else {}))
 
 
 def is_bytes(text: str) -> bool:

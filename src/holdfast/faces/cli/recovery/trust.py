@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import time
@@ -18,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from holdfast.home.keys import Identity
+    from holdfast.home import Home
     from holdfast.home.machines import Machine
     from holdfast.model.jsontext import Json
 
@@ -40,14 +41,15 @@ def trust(args: Namespace) -> int:
 def _give(args: Namespace, here: Link, paired: Machine) -> Json:
     """Make this machine known there with the one right, then trust the machine here."""
     here.request("ping")
-    courier = _courier(here)
     there = Link(here.home, paired.operator, "cli", False, ask, paired)
     there.connect()
-    name = _known_as(there, courier, here)
+    known = there.request("operator.ls")["operators"]
+    identity, mine = _courier(here.home, known)
+    name = _known_as(there, mine, known)
     there.request("grant", name=name, rights=[RIGHT])
     there.close()
     # The pass of the person admits to the line; the ways of the courier's key replace it.
-    entry = paired._replace(operator=name, identity=COURIER, added=int(time.time()))
+    entry = paired._replace(operator=name, identity=identity, added=int(time.time()))
     bring = Link(here.home, name, "service", False, None, entry)
     bring.connect()
     entry = entry._replace(ways=_ways(bring, entry))
@@ -56,19 +58,35 @@ def _give(args: Namespace, here: Link, paired: Machine) -> Json:
     return said
 
 
-def _courier(here: Link) -> Identity:
-    try:
-        return keys.load(here.home, COURIER)
-    except NotFound:
-        return keys.make(here.home, COURIER, "service", time.time())
+def _courier(home: Home, known: list[Json]) -> tuple[str, list[str]]:
+    """The identity for this machine's errands there, and its keys; the last key counts there.
+
+    A key that was revoked does not come back, so a new identity follows it.
+    """
+    revoked, mine = {k["key"] for o in known for k in o["keys"] if k["revoked"] is not None}, []
+    for number in itertools.count(1):
+        name = COURIER if number == 1 else f"{COURIER}-{number}"
+        try:
+            found = keys.load(home, name)
+        except NotFound:
+            found = keys.make(home, name, "service", time.time())
+        mine.append(signing.show(found.public))
+        if mine[-1] not in revoked:
+            break
+    return name, mine
 
 
-def _known_as(there: Link, courier: Identity, here: Link) -> str:
-    """The name of this machine there; an operator of the kind service, made if it is missing."""
-    key, names = signing.show(courier.public), set[str]()
-    for one in there.request("operator.ls")["operators"]:
-        names.add(one["name"])
-        if any(k["key"] == key and k["revoked"] is None for k in one["keys"]):
+def _known_as(there: Link, mine: list[str], known: list[Json]) -> str:
+    """The name of this machine there; an operator of the kind service, made if it is missing.
+
+    The name stays the same after `--off`: only the operator that brought copies replaces them.
+    """
+    names, key = {str(one["name"]) for one in known}, mine[-1]
+    for one in known:
+        had = {k["key"] for k in one["keys"]}
+        if one["revoked"] is None and had & {*mine}:
+            if key not in had:
+                there.request("device.add", operator=one["name"], key=key)
             return str(one["name"])
     node = ids.clean_name(os.uname().nodename, "-")[:40] or "machine"
     free = next(
@@ -86,7 +104,7 @@ def _ways(bring: Link, entry: Machine) -> tuple[machines.Way, ...]:
 
 
 def _withdraw(args: Namespace, here: Link, paired: Machine) -> Json:
-    """Here first; then the operator there, if that machine answers and the caller may."""
+    """Here first; then the keys there, if that machine answers and the caller may."""
     before = here.request("machines.trusted")["machines"]
     said: Json = here.request("machines.trust", entry=machines.show(paired), trusted=False)
     name = next((m["known_as"] for m in before if m["key"] == signing.show(paired.key)), None)
@@ -94,7 +112,9 @@ def _withdraw(args: Namespace, here: Link, paired: Machine) -> Json:
     try:
         there.connect()
         if name is not None:
-            there.request("operator.revoke", name=name)
+            for one in there.request("operator.show", name=name)["keys"]:
+                if one["revoked"] is None:
+                    there.request("device.revoke", operator=name, device=one["key"])
     except HoldfastError as e:
         print(
             f"holdfast: {paired.name} still knows this machine as {name}: {e.message}; "
