@@ -237,6 +237,18 @@ def test_r2_a_lost_session_comes_back_from_its_checkpoint(hf: Installation) -> N
     assert "after the checkpoint" not in hf.screen("lost")
 
 
+def test_r1_r2_r5_a_session_without_its_memory_is_saved_and_branched(hf: Installation) -> None:
+    made = hf.get(shell(hf, "renewed")["id"])
+    os.kill(made["keeper"], signal.SIGKILL)
+    eventually(lambda: hf.get(made["id"])["epoch"] == 2 or None, "the second incarnation")
+    hf.quick("run", "renewed", "--", "X=new")
+    branch = hf.ok("fork", "renewed", "--json").json["branches"][0]
+    assert says(hf, branch["name"], "echo $X") == "new\n"
+    saved(hf, "renewed", "--stop")
+    restored(hf, "renewed")
+    assert says(hf, "renewed", "echo $X") == "new\n"
+
+
 def test_s5_output_that_no_host_saw_is_a_gap(fresh: Installation) -> None:
     criu()
     made = fresh.get(shell(fresh, "unseen")["id"])

@@ -393,9 +393,9 @@ class Checkpoints:
 
 
 def write_plan(directory: str, request: wire.Spawn) -> None:
-    """Store how a session was made, without the environment, which may have secrets."""
+    """Store how a session was made, without its environment and output, which may have secrets."""
     plan = request._replace(argv=(b"saved",), env=(), label=b"", cwd=b"/", thaw=b"", criu=())
-    plan = plan._replace(base=0, accepted=0, origins=())
+    plan = plan._replace(base=0, ring_tail=b"", accepted=0, origins=())
     Path(directory, PLAN).write_bytes(wire.spawn(plan))
 
 
