@@ -394,7 +394,8 @@ async def plan(
         loss.state == "halted",
         tuple(notes),
     )
-    tail = output.tail + incarnation.notice(row.name, row.epoch, lost, _clock(lost.seen))
+    notice = incarnation.notice(row.name, row.epoch, lost, _clock(lost.seen), row.cols)
+    tail = output.tail + notice
     end = max(output.end, record.output_end)
     base = incarnation.first_offset(end, row.epoch) + len(tail)
     label |= {"begins_at": base, "lost": lost.facts(), "brought_back": changed}
