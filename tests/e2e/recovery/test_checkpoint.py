@@ -620,6 +620,28 @@ def test_r2_a_session_survives_the_end_of_the_client_while_it_is_saved(
     saved(hf, name)
 
 
+def test_r2_a_session_that_ends_while_it_is_saved_comes_back(hf: Installation) -> None:
+    code = "import os; kept = os.urandom(100 << 20); print('ready')\n"
+    code += "while True: print(input(), len(kept))"
+    hf.new("early", "--contained", "--", PYTHON, "-c", code)
+    hf.wait("early", "text:ready")
+    link = Link(homes.resolve(hf.env), "tester", autostart=False)
+    ended = list[Any]()
+
+    def end(event: Any) -> None:
+        if event.get("step") == "packed" and not ended:
+            ended.append(hf.ok("end", "early"))
+
+    try:
+        made = link.request("checkpoint", session="early", on_event=end)["saved"]
+    finally:
+        link.close()
+    assert ended
+    assert restored(hf, "early")["checkpoint"] == made["checkpoint"]
+    hf.quick("send", "early", "still", "--enter")
+    hf.wait("early", f"text:still {100 << 20}")
+
+
 def test_r2_a_restore_is_completed_if_the_client_leaves(hf: Installation) -> None:
     made = hf.get(shell(hf, "left")["id"])
     saved(hf, "left", "--stop")

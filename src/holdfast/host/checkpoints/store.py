@@ -59,6 +59,7 @@ class Checkpoints:
         self.top = Path(home.state) / DIRECTORY
         self.criu = criu
         self._busy, self._lock = set[str](), threading.Lock()
+        self.saving = set[str]()  # those of the busy sessions that are being saved
         self.scratch = Scratch(home.state)
         self.files: Files = files or DiskFiles()
         self.public = agreement.public(keys.images_key(machine))  # to which images are sealed
