@@ -237,6 +237,18 @@ def test_r2_a_lost_session_comes_back_from_its_checkpoint(hf: Installation) -> N
     assert "after the checkpoint" not in hf.screen("lost")
 
 
+def test_r1_r2_r5_a_session_without_its_memory_is_saved_and_branched(hf: Installation) -> None:
+    made = hf.get(shell(hf, "renewed")["id"])
+    os.kill(made["keeper"], signal.SIGKILL)
+    eventually(lambda: hf.get(made["id"])["epoch"] == 2 or None, "the second incarnation")
+    hf.quick("run", "renewed", "--", "X=new")
+    branch = hf.ok("fork", "renewed", "--json").json["branches"][0]
+    assert says(hf, branch["name"], "echo $X") == "new\n"
+    saved(hf, "renewed", "--stop")
+    restored(hf, "renewed")
+    assert says(hf, "renewed", "echo $X") == "new\n"
+
+
 def test_s5_output_that_no_host_saw_is_a_gap(fresh: Installation) -> None:
     criu()
     made = fresh.get(shell(fresh, "unseen")["id"])
@@ -606,6 +618,28 @@ def test_r2_a_session_survives_the_end_of_the_client_while_it_is_saved(
 
     eventually(lambda: goes_on() or None, "the session with its memory")
     saved(hf, name)
+
+
+def test_r2_a_session_that_ends_while_it_is_saved_comes_back(hf: Installation) -> None:
+    code = "import os; kept = os.urandom(100 << 20); print('ready')\n"
+    code += "while True: print(input(), len(kept))"
+    hf.new("early", "--contained", "--", PYTHON, "-c", code)
+    hf.wait("early", "text:ready")
+    link = Link(homes.resolve(hf.env), "tester", autostart=False)
+    ended = list[Any]()
+
+    def end(event: Any) -> None:
+        if event.get("step") == "packed" and not ended:
+            ended.append(hf.ok("end", "early"))
+
+    try:
+        made = link.request("checkpoint", session="early", on_event=end)["saved"]
+    finally:
+        link.close()
+    assert ended
+    assert restored(hf, "early")["checkpoint"] == made["checkpoint"]
+    hf.quick("send", "early", "still", "--enter")
+    hf.wait("early", f"text:still {100 << 20}")
 
 
 def test_r2_a_restore_is_completed_if_the_client_leaves(hf: Installation) -> None:

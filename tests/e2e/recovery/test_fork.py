@@ -315,6 +315,19 @@ def test_r5_siblings_are_forked_at_once_and_their_base_stays_while_it_is_needed(
     assert forks(fresh) == []
 
 
+def test_r5_a_branch_is_forked_and_restored_after_the_end_of_its_parent(hf: Installation) -> None:
+    shell(hf, "parent")
+    forked(hf, "parent")
+    hf.end("parent")
+    forked(hf, "parent-1")
+    assert says(hf, "parent-1-1", "echo $X; cat file; wc -l < /etc/resolv.conf") == says(
+        hf, "parent-1", "echo $X; cat file; wc -l < /etc/resolv.conf"
+    )
+    hf.quick("checkpoint", "parent-1", "--stop")
+    hf.quick("restore", "parent-1")
+    assert says(hf, "parent-1", "echo $X; cat file") == "kept\nbase\n"
+
+
 def test_r5_a_fork_with_a_taken_name_stops_nothing_and_leaves_nothing(hf: Installation) -> None:
     shell(hf, "fails")
     shell(hf, "mine-2")

@@ -145,6 +145,25 @@ def test_r1_an_act_in_flight_is_named_and_not_repeated(stage: Stage) -> None:
     assert outcome["outcome"] == "unknown"
 
 
+def test_r1_an_act_whose_outcome_is_recorded_is_not_called_unknown(stage: Stage) -> None:
+    """It was in flight when the last host died, and the next host learned the outcome."""
+    stage.start_host()
+    keeper = stage.new("work", ["/bin/bash"])["keeper"]
+    mark = Path(stage.directory, "ran")
+    waiting = stage.cli("run", "work", "--", f"echo > {mark}; sleep 4325")
+    stage.pump.until(mark.exists, "the command runs")
+    waiting.kill()
+    waiting.communicate()
+    stage.kill_host()
+    stage.start_host()
+    [outcome] = [e["outcome"] for e in log(stage, "work") if e["phase"] == "outcome"]
+    assert outcome == "applied"
+    os.kill(keeper, signal.SIGKILL)
+    stage.pump.until(lambda: stage.session("work")["epoch"] == 2, "the second incarnation")
+    [facts] = [one for one in stage.events("work") if one["event"] == "session.re_established"]
+    assert facts["in_flight"] == []
+
+
 def test_r1_a_run_in_flight_is_told_at_once_that_its_outcome_is_unknown(stage: Stage) -> None:
     stage.start_host()
     keeper = stage.new("work", ["/bin/bash"])["keeper"]

@@ -291,7 +291,9 @@ def test_a_keeper_is_released_though_a_viewer_fails(tmp_path: Path) -> None:
             forget_old=lambda: done.append("old ones"),
             threads=SimpleNamespace(of=nothing),
             own_directories=SimpleNamespace(remove=nothing),
-            incarnations=SimpleNamespace(saved_session=lambda _: False, awaited=lambda _: False),
+            incarnations=SimpleNamespace(
+                saved_session=lambda _: False, awaited=lambda _: False, saved_by_now=nothing
+            ),
             near_end=SimpleNamespace(coming=lambda _: False, keeps=lambda _: False),
         )
         await bury(engine, one)

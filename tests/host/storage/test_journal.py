@@ -682,6 +682,24 @@ def test_p2_killed_at(tmp_path: Path, where: str) -> None:
     at_desk(database, work)
 
 
+def test_r1_acts_in_flight_are_unknown_until_their_outcome_is_recorded(database: Path) -> None:
+    async def work(desk: Desk) -> None:
+        first, second, third = [await desk.journal.intent(desk.draft(b"make")) for _ in range(3)]
+        await desk.act()
+        await desk.journal.settled()
+        session = desk.scribe.session
+        found = (await desk.journal.unfinished())[session]
+        assert found == [f"hf:{session}@1#{one.seq}" for one in (first, second, third)]
+        desk.journal.outcome(first, record.APPLIED)
+        desk.journal.outcome(second, record.UNKNOWN)
+        assert await desk.journal.unknown(session, found) == found[1:]
+        desk.journal.outcome(third, record.VOID)
+        assert await desk.journal.unknown(session, found) == found[1:2]
+        assert await desk.journal.unknown(session, []) == []
+
+    at_desk(database, work)
+
+
 def test_p2_killed_while_it_recovers(tmp_path: Path) -> None:
     database, effects = tmp_path / "state.db", tmp_path / "effects"
     writer(database, effects, 20, "kill@host.journal.durable#3")

@@ -15,6 +15,7 @@ variables, and what its operators are told.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from textwrap import wrap
 from typing import Any, Final, NamedTuple
 
 from holdfast.model.printable import printable
@@ -29,9 +30,11 @@ OF_THE_SHELL: Final = frozenset(
 )
 # Above what a session prints between two writes of its output to the disk.
 OFFSET_STEP: Final = 1 << 32
-# Ends any unfinished sequence, leaves the alternate screen, and resets modes and colours.
+# Ends any unfinished sequence, leaves the alternate screen, and resets modes, margins and colours.
+# Then goes below the last row, because leaving the alternate screen may move the cursor up.
 _RESET: Final = (
-    b"\x18\x1b\\\x1b[?1049l\x1b[!p\x1b[?1000;1002;1003;1004;1006;2004l\x1b[?25h\x1b[0m\x0f\r\n"
+    b"\x18\x1b\\\x1b[?1049l\x1b[!p\x1b[r\x1b[?6;69;1000;1002;1003;1004;1006;2004l"
+    b"\x1b[?25h\x1b[0m\x0f\x1b[9999;1H\r\n"
 )
 
 
@@ -153,8 +156,11 @@ def running(
     return tuple(found[:RUNNING_KEPT])
 
 
-def notice(name: str, epoch: int, lost: Lost, when: str) -> bytes:
-    """Return the lines that the terminal shows below the old output; `when` it was last seen."""
+def notice(name: str, epoch: int, lost: Lost, when: str, cols: int) -> bytes:
+    """Return the lines that the terminal shows below the old output, wrapped at `cols`.
+
+    `when`: the moment at which the host last looked.
+    """
     lines = [
         f"{lost.reason}. This is a new incarnation ({epoch}) of {name}: directory, variables and "
         "output are back; memory and programs are lost.",
@@ -168,7 +174,10 @@ def notice(name: str, epoch: int, lost: Lost, when: str) -> bytes:
         *(["It was halted. The new incarnation is not."] if lost.halted else []),
         *(printable(note) for note in lost.notes),
     ]
-    text = "".join(f"[holdfast] {line}\r\n" for line in lines)
+    rows = [
+        row for line in lines for row in wrap(f"[holdfast] {line}", cols, break_on_hyphens=False)
+    ]
+    text = "".join(f"{row}\r\n" for row in rows)
     return _RESET + text.encode("utf-8", "backslashreplace")
 
 

@@ -44,6 +44,7 @@ from holdfast.host.connections.closed import tell_closed
 from holdfast.host.lifecycle import limits, names, token_file
 from holdfast.host.lifecycle.adoption import keeper_pid
 from holdfast.host.lifecycle.beginning import Beginning
+from holdfast.host.lifecycle.contained import own_directories
 from holdfast.host.lifecycle.last_seen import Description, Descriptions
 from holdfast.host.lifecycle.limits import Wanted
 from holdfast.host.lifecycle.nursery import TreeChanged
@@ -298,6 +299,9 @@ class _Forking:
         for one in self.copies.values():
             one.finish()
         for branch in self.fork.branches:
+            for path, copy in self._written(branch).items():
+                os.makedirs(os.path.dirname(copy), mode=0o700, exist_ok=True)
+                shutil.copy2(path, copy)
             layers = self.forks.layers(self.fork.id, branch.id)
             layers.mkdir(mode=0o700)
             for tree in self.fork.trees:
@@ -306,6 +310,11 @@ class _Forking:
                 (own / "upper").mkdir(mode=0o700)
                 (own / "work").mkdir(mode=0o700)
                 describe(tree.below[0], str(own / "upper"))
+
+    def _written(self, branch: Branch) -> dict[str, str]:
+        """Where the branch has its own copies of files that the host wrote for the parent."""
+        own = own_directories.own(self.engine.home, branch.id).base
+        return {path: f"{own}/{os.path.basename(path)}" for path in self.parts.written}
 
     # ------------------------------------------------------------ processes
 
@@ -404,6 +413,7 @@ class _Forking:
         row.output_start = row.output_end = moment.head
         layers = str(self.forks.layers(self.fork.id, branch.id))
         moved = {path: f"{os.path.dirname(path)}/{branch.id}" for path in self.parts.private}
+        moved |= self._written(branch)
         mounts = parts.mounts(self.containment.mounts, self.fork.trees, layers, moved)
         limited = limits.of_label(session.label)
         found = criu.find(self.engine.incarnations.checkpoints.criu)

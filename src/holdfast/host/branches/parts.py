@@ -41,16 +41,21 @@ class Source(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """`private`: directories of the session that each branch gets as copies, by their paths."""
+    """`private`: directories of the session that each branch gets as copies, by their paths.
+
+    `written`: the same for files that the host wrote for the session, such as its resolv.conf.
+    """
 
     sources: tuple[Source, ...]
     private: tuple[str, ...]
     single: tuple[str, ...]
+    written: tuple[str, ...]
 
 
 def of(home: Home, session: str, mounts: Iterable[wire.Mount], private: Iterable[str]) -> Parts:
     """`private`: the session's directories in the run directory."""
     found, single, own = list[Source](), list[str](), tuple(private)
+    written = list[str]()
     mine = (f"{home.state}/{CONTAINED}/", f"{home.state}/{KEPT}/")
     for mount in mounts:
         target, source = os.fsdecode(mount.target), os.fsdecode(mount.source)
@@ -68,7 +73,9 @@ def of(home: Home, session: str, mounts: Iterable[wire.Mount], private: Iterable
             if stat.S_ISDIR(mode):
                 role = PRIVATE if source.startswith(mine) else FILES
                 found.append(Source(target, source, role, inside=_around(found, source)))
-    return Parts(tuple(found), own, tuple(single))
+        elif source.startswith(mine[0]) and os.path.isfile(source):
+            written.append(source)
+    return Parts(tuple(found), own, tuple(single), tuple(written))
 
 
 def _around(found: list[Source], path: str) -> int:

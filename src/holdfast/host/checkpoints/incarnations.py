@@ -182,6 +182,11 @@ class Incarnations:
         if (burial := self._burials.get(session)) is not None:
             await asyncio.wait({burial})
 
+    async def saved_by_now(self, session: str) -> None:
+        """Wait until a checkpoint that is being made is stored, or has failed."""
+        while session in self.checkpoints.saving:
+            await asyncio.sleep(LOOK_S)
+
     async def keep_output(self, session: Session) -> None:
         """Store the output of a session that can be restored; called before the ring is gone."""
         ring = session.ring

@@ -91,7 +91,11 @@ async def save(
             raise impossible(session, found)
         tell(EXAMINED, found.bytes)
         saving = _Saving(checkpoints, session, by, stop, tell, found, halter)
-        return await to_the_end(saving.run(), lambda: saving.manifest is None)
+        checkpoints.saving.add(session.id)
+        try:
+            return await to_the_end(saving.run(), lambda: saving.manifest is None)
+        finally:
+            checkpoints.saving.discard(session.id)
 
 
 class _Saving:

@@ -59,6 +59,7 @@ class Checkpoints:
         self.top = Path(home.state) / DIRECTORY
         self.criu = criu
         self._busy, self._lock = set[str](), threading.Lock()
+        self.saving = set[str]()  # those of the busy sessions that are being saved
         self.scratch = Scratch(home.state)
         self.files: Files = files or DiskFiles()
         self.public = agreement.public(keys.images_key(machine))  # to which images are sealed
@@ -393,9 +394,9 @@ class Checkpoints:
 
 
 def write_plan(directory: str, request: wire.Spawn) -> None:
-    """Store how a session was made, without the environment, which may have secrets."""
+    """Store how a session was made, without its environment and output, which may have secrets."""
     plan = request._replace(argv=(b"saved",), env=(), label=b"", cwd=b"/", thaw=b"", criu=())
-    plan = plan._replace(base=0, accepted=0, origins=())
+    plan = plan._replace(base=0, ring_tail=b"", accepted=0, origins=())
     Path(directory, PLAN).write_bytes(wire.spawn(plan))
 
 

@@ -45,6 +45,8 @@ class Checkpointed(Protocol):
 
     def awaited(self, row: SessionRow) -> bool: ...
 
+    async def saved_by_now(self, session: str) -> None: ...
+
     async def keep_output(self, session: Session) -> None: ...
 
 
@@ -127,7 +129,6 @@ async def bury(host: Survivor, session: Session) -> None:
         host.events.note(session.id, "session.tool_files", {"changed": changed})
     with log_errors(what):
         await _let_finish(session)
-    saved = host.incarnations.saved_session(session.id)
     awaited = host.incarnations.awaited(record) or host.near_end.coming(session.id)
     for viewer in list(session.viewers):
         if awaited:  # the client reconnects, and waits for the next incarnation
@@ -151,7 +152,9 @@ async def bury(host: Survivor, session: Session) -> None:
     probe("host.end.recorded")
     session.link.send(wire.release())
     probe("host.end.released")
-    if saved:
+    if not host.near_end.keeps(record):
+        await host.incarnations.saved_by_now(session.id)
+    if host.incarnations.saved_session(session.id):
         with log_errors(what):
             await host.incarnations.keep_output(session)
     with log_errors(what):

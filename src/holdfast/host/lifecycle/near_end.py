@@ -154,7 +154,7 @@ class NearEnd:
     def __init__(self, host: Host, replaced: bool) -> None:
         """`replaced`: this host has replaced the last one in place."""
         self._host = host
-        self._in_flight: dict[str, list[str]] = {}  # acts without outcome, by session
+        self._in_flight: dict[str, list[str]] = {}  # acts without outcome at the start, by session
         self.interruptions = Interruptions(self._settled, replaced)
         self._coming = set[str]()  # their keeper was killed; they come back at once
         self._back: dict[str, float] = {}  # when this host last brought a session back so
@@ -282,8 +282,9 @@ class NearEnd:
         host.events.note(record.id, "session.interrupted", facts)
         host.writers.forget_acts(record.id)
         await host.halter.in_thread(host.halter.groups.renew, record.id)
-        in_flight = self._in_flight.pop(record.id, [])[-incarnation.IN_FLIGHT_KEPT :]
-        loss = Loss(reason, before, tuple(in_flight), why.notes, last)
+        found = await host.journal.unknown(record.id, self._in_flight.pop(record.id, []))
+        in_flight = tuple(found[-incarnation.IN_FLIGHT_KEPT :])
+        loss = Loss(reason, before, in_flight, why.notes, last)
         output = await host.threads.of(record.id, _stored, host.spooling.spool(record.id, 0))
         record = self._named(record)
         coming = await plan(host, record, known, loss, output)
@@ -394,7 +395,8 @@ async def plan(
         loss.state == "halted",
         tuple(notes),
     )
-    tail = output.tail + incarnation.notice(row.name, row.epoch, lost, _clock(lost.seen))
+    notice = incarnation.notice(row.name, row.epoch, lost, _clock(lost.seen), row.cols)
+    tail = output.tail + notice
     end = max(output.end, record.output_end)
     base = incarnation.first_offset(end, row.epoch) + len(tail)
     label |= {"begins_at": base, "lost": lost.facts(), "brought_back": changed}

@@ -454,6 +454,15 @@ class Journal:
             found.setdefault(intent["session"], []).append(ref)
         return found
 
+    async def unknown(self, session: str, references: Sequence[str]) -> list[str]:
+        """The acts among these, found by `unfinished`, whose outcome is still not known."""
+        if not references:
+            return []
+        await self.settled()
+        acts = {int(one.rpartition("#")[2]): one for one in references}
+        known = await self._store.run(lambda db: table.known_outcomes(db, session, min(acts)))
+        return [one for act, one in acts.items() if act not in known]
+
     async def recover(self, fate: Fate) -> Recovered:
         """Gives every intent without outcome the outcome that `fate` finds. Called first of all."""
 

@@ -219,6 +219,17 @@ def open_intents(db: apsw.Connection) -> list[Fields]:
     return [canonical.decode(body) for (body,) in rows]
 
 
+def known_outcomes(db: apsw.Connection, session: str, after: int) -> set[int]:
+    """The intents whose outcome is recorded behind entry `after`, and is not `unknown`."""
+    rows = _rows(db, "SELECT body FROM record WHERE session = ? AND seq > ?", session, after)
+    found = (canonical.decode(body) for (body,) in rows)
+    return {
+        int(one["intent"])
+        for one in found
+        if one["phase"] == record.OUTCOME and one["outcome"] != record.UNKNOWN
+    }
+
+
 _SELECT = (
     "SELECT r.session, r.seq, r.hash, r.time, r.body, c.content, c.salt "
     "FROM record r LEFT JOIN record_content c USING (session, seq) "
