@@ -12,6 +12,7 @@ import select
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -109,3 +110,23 @@ def test_r6_no_recovery_runs_an_act_again(hf: Installation) -> None:
     assert not {word: count for word, count in counts.items() if count > 1}, (counts, codes)
     assert not {word for word, known in codes.items() if 0 in known and not counts[word]}, codes
     assert sum(0 in known for known in codes.values()) > ROUNDS / 2, codes
+
+
+def test_r1_two_restores_of_a_lost_session_begin_one_incarnation(hf: Installation) -> None:
+    hf.ready("twice")
+    for epoch in (1, 2):  # the second loss within a minute is final until `restore`
+        eventually(lambda e=epoch: hf.get("twice")["epoch"] == e or None, "the incarnation")  # type: ignore[misc]
+        hf.wait("twice", "idle")
+        os.kill(hf.get("twice")["keeper"], signal.SIGKILL)
+    session = eventually(
+        lambda: next(
+            (s for s in hf.ok("ls", "--all", "--json").json if s["state"] == "ended"), None
+        ),
+        "the end of the session",
+    )
+    with ThreadPoolExecutor(2) as pool:
+        done = [*pool.map(lambda _: hf.attempt("restore", "twice"), range(2))]
+    assert sorted(one.rc for one in done) == [0, 4], done
+    found = hf.get("twice")
+    assert (found["id"], found["epoch"]) == (session["id"], 3)
+    assert hf.ok("run", "twice", "--", "echo here").out == "here\n"
