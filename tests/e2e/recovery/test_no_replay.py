@@ -13,6 +13,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -112,6 +113,10 @@ def test_r6_no_recovery_runs_an_act_again(hf: Installation) -> None:
     assert sum(0 in known for known in codes.values()) > ROUNDS / 2, codes
 
 
+def every(hf: Installation) -> list[dict[str, Any]]:
+    return [one for one in hf.ok("ls", "--all", "--json").json if one["name"] == "twice"]
+
+
 def test_r1_two_restores_of_a_lost_session_begin_one_incarnation(hf: Installation) -> None:
     hf.ready("twice")
     for epoch in (1, 2):  # the second loss within a minute is final until `restore`
@@ -119,9 +124,7 @@ def test_r1_two_restores_of_a_lost_session_begin_one_incarnation(hf: Installatio
         hf.wait("twice", "idle")
         os.kill(hf.get("twice")["keeper"], signal.SIGKILL)
     session = eventually(
-        lambda: next(
-            (s for s in hf.ok("ls", "--all", "--json").json if s["state"] == "ended"), None
-        ),
+        lambda: next((one for one in every(hf) if one["state"] == "ended"), None),
         "the end of the session",
     )
     with ThreadPoolExecutor(2) as pool:

@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import secrets
+import threading
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -107,6 +108,7 @@ class Forks:
     def __init__(self, state: str) -> None:
         self.top = Path(state) / DIRECTORY
         self._known: dict[str, Fork] = {}
+        self._changing = threading.RLock()  # threads change forks
         self._unknown = False  # layers of a fork that cannot be read may lie above any other
 
     def load(self) -> list[Fork]:
@@ -170,42 +172,47 @@ class Forks:
     def write(self, fork: Fork) -> None:
         place = self.place(fork.id)
         fresh = place / f"{NAME}.new"
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as f:
-            f.write(encode(fork))
-            f.flush()
-            os.fsync(fd)
-        os.replace(fresh, place / NAME)
-        sync(place)
+        with self._changing:
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with open(fd, "wb") as f:
+                f.write(encode(fork))
+                f.flush()
+                os.fsync(fd)
+            os.replace(fresh, place / NAME)
+            sync(place)
 
     def commit(self, fork: Fork) -> None:
         """All branches run."""
-        fork.complete = True
-        self.write(fork)
-        self._known[fork.id] = fork
+        with self._changing:
+            fork.complete = True
+            self.write(fork)
+            self._known[fork.id] = fork
 
     def abandon(self, fork: str) -> None:
         removal.remove(str(self.place(fork)))
 
     def discard(self, fork: Fork, session: str) -> None:
         """Remove the layers of a branch, and forks that nothing needs any more."""
-        fork.branch(session).gone = True
-        self.write(fork)
+        with self._changing:
+            fork.branch(session).gone = True
+            self.write(fork)
         removal.remove(str(self.place(fork.id) / "layers" / session))
         self.sweep()
 
     def sweep(self) -> None:
         """Remove forks without branches. The directories of a later fork may lie above one."""
         while not self._unknown:
-            over = {
-                fork.id
-                for fork in self._known.values()
-                if all(b.gone for b in fork.branches) and not self._above(fork.id)
-            }
+            with self._changing:
+                over = {
+                    fork.id
+                    for fork in self._known.values()
+                    if all(b.gone for b in fork.branches) and not self._above(fork.id)
+                }
+                for fork in over:
+                    del self._known[fork]
             if not over:
                 return
             for fork in over:
-                del self._known[fork]
                 removal.remove(str(self.place(fork)))
 
     def _above(self, fork: str) -> bool:
