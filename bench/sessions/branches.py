@@ -24,7 +24,8 @@ memory = bytearray(os.urandom(1 << 20) * int(sys.argv[1])); worst = 0; last = ti
 print("READY", flush=True)
 while True:
     now = time.monotonic(); worst = max(worst, now - last); last = now
-    open("/tmp/worst", "w").write(str(worst)); time.sleep(0.001)
+    open("/tmp/worst.new", "w").write(str(worst)); os.replace("/tmp/worst.new", "/tmp/worst")
+    time.sleep(0.001)
 """
 
 
