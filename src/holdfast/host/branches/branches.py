@@ -199,9 +199,8 @@ class Branches:
             await halter.halt(execution(living))
             yield
         finally:
-            if (
-                living.state not in STANDING and not living.ended.done()
-            ):  # nobody has stopped it meanwhile
+            # No operator has stopped it meanwhile.
+            if living.state not in STANDING and not living.ended.done():
                 await halter.resume(execution(living))
                 if living.state in STANDING:
                     await halter.halt(execution(living))

@@ -179,7 +179,7 @@ async def fork(
             if not found.possible:
                 raise Impossible(
                     f"{session.name} cannot be forked: {'; '.join(found.blockers)}",
-                    f"`holdfast fork {session.name} --check` shows the same",
+                    "the session goes on as it was; docs/reference/branches.md has the limits",
                 )
             promises[session.id] = uses
             forking = _Forking(engine, forks, session, wanted, by, tell, found, uses.memory)

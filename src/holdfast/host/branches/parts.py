@@ -117,7 +117,7 @@ def listening(found: Iterable[Socket]) -> tuple[str, ...]:
 
 
 def outside(found: Iterable[Socket], own_network: bool) -> tuple[str, ...]:
-    """Connections that a branch does not have: within its own network, those that leave it."""
+    """Connections that a branch does not have; an own network keeps its inner ones."""
     return tuple(
         sorted(
             f"{one.local} -> {one.remote}"

@@ -107,7 +107,10 @@ def scan(
 
 
 def identity(status: os.stat_result) -> str:
-    """What tells an entry from a later one. A directory stays itself when its entries change."""
+    """A text that differs for a later entry of the same name.
+
+    A directory keeps its text when its entries change.
+    """
     if stat.S_ISDIR(status.st_mode):
         return f"{DIRECTORY}:{status.st_ino}:{stat.S_IMODE(status.st_mode):o}"
     return f"{status.st_ino}:{status.st_mode:o}:{status.st_size}:{status.st_mtime_ns}"

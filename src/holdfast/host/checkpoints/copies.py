@@ -1,4 +1,4 @@
-"""Copies of checkpoints: send stored files to another machine, and take them from one.
+"""Copies of checkpoints: sends stored files to a machine, and receives files of a machine.
 
 No file is opened on the way. The sender lists the files of a checkpoint (`header`) and reads them;
 the receiver begins with the manifest, asks which files are `missing`, and writes them in groups,

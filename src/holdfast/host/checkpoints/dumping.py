@@ -5,7 +5,7 @@ freezes the processes and CRIU writes the images. While the processes stand stil
 the end of the output, the screen and the last acts. Then the processes go on, or end if the caller
 keeps the images meanwhile (`keep`). After a failure the session is as it was.
 
-The images are plain: whoever stores them has to seal them (packing.py).
+The images are plain. `packing.py` seals the images that are stored.
 """
 
 from __future__ import annotations

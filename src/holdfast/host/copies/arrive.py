@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.home import Home
 
 ARRIVED: Final = "arrived"
-COPIED, MOVED = "copied", "moved"  # states of rows: kept for another machine, and gone to one
+COPIED, MOVED = "copied", "moved"  # states of rows: a copy of a session, a moved session
 
 
 class Maker(prepare.Maker, Protocol):

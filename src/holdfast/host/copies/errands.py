@@ -21,7 +21,7 @@ SILENCE_S: Final = 900.0  # between two lines of the courier
 
 
 async def ask(machine: Machine, op: str, wait_s: float = ASK_S, /, **fields: Any) -> Json:
-    """The reply of another machine to one request."""
+    """Send one request to a machine; return the reply."""
     errand = {"op": op, "wait_s": wait_s, "fields": fields}
     try:
         async with asyncio.timeout(wait_s):
