@@ -8,9 +8,10 @@
 #   kept           a directory that may have kept packages
 #   finish()       called in $place with the unpacked packages in root/
 #
-# `main "$@"` fetches what scripts/NAME.lock names, or with `lock` writes a new lock. The packages
-# come from the mirrors of this machine's own apt sources; sha256 is checked. Programs run with their
-# own loader and libc, so the Debian of this machine does not matter.
+# `main "$@"` fetches what scripts/NAME.lock names, or with `lock` writes a new lock. If no mirror has
+# a package of the lock any more, the newest packages are fetched instead, signed by Debian's key.
+# The packages come from the mirrors of this machine's own apt sources; sha256 is checked. Programs
+# run with their own loader and libc, so the Debian of this machine does not matter.
 set -eu
 here=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
 lock=$here/scripts/$name.lock
@@ -66,21 +67,38 @@ main() {
         command -v $program >/dev/null 2>&1 || give_up "$program is not installed"
     done
     machine=$(dpkg --print-architecture)
+    mirrors=$(mirrors)
     if [ "${1:-}" = lock ]; then
-        for suite in $suites; do
-            for mirror in $(mirrors); do
-                mirror=${mirror%/}
-                choose "$mirror" "$suite" 2>/dev/null && mv "$place/apt/lock" "$lock" && exit 0
-            done
-        done
-        give_up "no mirror of this machine offers it"
+        newest || give_up "no mirror of this machine offers it"
+        mv "$place/apt/lock" "$lock"
+        exit 0
     fi
     grep -q "_$machine\.deb " "$lock" || give_up "scripts/$name.lock is not for $machine"
     state=$(cat "$lock" "$0" "$here/scripts/debian.sh" | sha256sum | cut -d' ' -f1)
     [ "$(cat "$place/state" 2>/dev/null || true)" = "$state" ] && exit 0
-    rm -rf "$place/root" "$place/bin" "$place/state"
+    rm -f "$place/state"
+    if ! fetch "$lock"; then
+        printf 'a package of scripts/%s.lock is at no mirror of this machine: taking the newest\n' "$name" >&2
+        newest && fetch "$place/apt/lock" || give_up "no mirror of this machine offers it"
+    fi
+    finish
+    chmod -R a+rX "$place"
+    printf '%s\n' "$state" >"$place/state"
+}
+
+newest() {
+    for suite in $suites; do
+        for mirror in $mirrors; do
+            choose "${mirror%/}" "$suite" 2>/dev/null && return 0
+        done
+    done
+    return 1
+}
+
+# Fetches and unpacks the packages that the file LOCK names.
+fetch() {
+    rm -rf "$place/root" "$place/bin"
     mkdir -p "$place/debs" "$place/root" "$place/bin"
-    mirrors=$(mirrors)
     while read -r file hash path; do
         package=$place/debs/$file
         good "$package" "$hash" || cp -f "$kept/$file" "$package" 2>/dev/null || true
@@ -88,10 +106,7 @@ main() {
             good "$package" "$hash" && break
             curl -fsS --max-time 60 -o "$package" "${mirror%/}/$path" 2>/dev/null || true
         done
-        good "$package" "$hash" || give_up "$file is not at any mirror of this machine (see scripts/$name lock)"
-        dpkg-deb -x "$package" "$place/root"
-    done <"$lock"
-    finish
-    chmod -R a+rX "$place"
-    printf '%s\n' "$state" >"$place/state"
+        good "$package" "$hash" || return 1
+        dpkg-deb -x "$package" "$place/root" || return 1
+    done <"$1"
 }

@@ -1,4 +1,4 @@
-"""What all tests rely on: ordinary signal handling, reproducible examples, and the smoke marker."""
+"""What all tests rely on: signal handling, a home, reproducible examples, and the smoke marker."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 for _number in (signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP):
     signal.signal(_number, signal.SIG_DFL)
 
+# Shells under test read no start file of the real account, which may take long or wait for a lock.
+# Below the real home: in /tmp a contained session would not see it for another reason.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _home = tempfile.TemporaryDirectory(prefix="hf-", dir=Path.home(), ignore_cleanup_errors=True)
+    os.environ["HOME"] = _home.name
+
 # No deadline: a slow example says something about the machine, not about the code. The examples are
 # the same in every run, so that a failure points to a change. HYPOTHESIS_PROFILE=explore tries
 # twenty times as many, other ones in each run.
@@ -35,6 +41,11 @@ settings.register_profile(
 settings.load_profile("explore" if EXPLORE else "same")
 
 
+# The modules that take longest, longest first, as measured: the last to begin must be short.
+LONGEST = {
+    Path(__file__).parent / line: place
+    for place, line in enumerate((Path(__file__).parent / "longest.txt").read_text().splitlines())
+}
 REPETITION = "as_an_ordinary_user"  # in the names of tests that run a module again as that user
 
 
@@ -48,7 +59,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("smoke")
     if "PYTEST_XDIST_WORKER" in os.environ:
         sizes = Counter(item.path for item in items)
-        items.sort(key=lambda item: (REPETITION not in item.name, -sizes[item.path], item.path))
+
+        def place(item: pytest.Item) -> tuple[object, ...]:
+            known = LONGEST.get(item.path, len(LONGEST))
+            return REPETITION not in item.name, known, -sizes[item.path], item.path
+
+        items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)
