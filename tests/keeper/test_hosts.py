@@ -16,6 +16,7 @@ from holdfast.model.limits import KEEPER_BACKLOG, LABEL_BYTES
 from holdfast.wire import keeper as wire
 from holdfast.wire import snapshot
 from tests.support.keeper import RAW, Link, Nursery, below, start_of, stop, until
+from tests.support.recovery.checkpoint import unsavable
 
 
 def test_s4_a_newer_term_closes_the_older_and_an_older_is_refused(nursery: Nursery) -> None:
@@ -86,8 +87,11 @@ def test_s4_the_death_of_the_nursery_changes_nothing(nursery: Nursery) -> None:
 
 
 def test_orphans_are_reaped_and_their_codes_kept(nursery: Nursery) -> None:
-    nursery.spawn("a", ["sh", "-c", "(setsid sh -c 'exit 5' &) ; echo READY; exec cat"])
+    """Without hf-root, which reaps those of root's sessions."""
+    nursery.spawn("a", ["sh", "-c", "read X; (setsid sh -c 'exit 5' &) ; echo READY; exec cat"])
     link = nursery.link("a")
+    unsavable(nursery.keepers["a"])
+    link.type(b"\r")
     link.wait_for(b"READY")
     until(
         lambda: any(os.waitstatus_to_exitcode(s) == 5 for _, s in nursery.link("a").welcome.reaped),

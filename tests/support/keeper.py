@@ -317,6 +317,15 @@ def below(pid: int) -> list[int]:
     return found
 
 
+def hf_root(keeper: int) -> int:
+    """hf-root of a plain session of root; 0 if there is none."""
+    for pid in map(int, Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text() == "hf-root\n" and not gone(pid):
+                return pid
+    return 0
+
+
 def end(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)

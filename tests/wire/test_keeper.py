@@ -545,15 +545,16 @@ THAW = wire.Spawn(
 )
 
 
-def test_a_request_to_restore_comes_back() -> None:
-    data = wire.spawn(THAW._replace(base=500, accepted=3, gate=wire.GATE_REQUIRED))
+@pytest.mark.parametrize("containment", [wire.Containment(), None])
+def test_a_request_to_restore_comes_back(containment: wire.Containment | None) -> None:
+    request = THAW._replace(base=500, accepted=3, gate=wire.GATE_REQUIRED, containment=containment)
+    data = wire.spawn(request)
     assert wire.spawn(wire.read_spawn(data[wire.SPAWN_HEADER.size :])) == data
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"containment": None},
         {"argv": (b"sh",)},
         {"adopt_pid": 5},
         {"criu": (b"/criu",)},

@@ -5,6 +5,6 @@ running session; the host starts the program for each checkpoint. The launcher o
 a session in new namespaces (keeper/thaw.py).
 
 Contents: requests to CRIU (criu.py, rpc.py), edits of images (images.py), files that
-CRIU does not save (memory.py) and the library that is loaded into CRIU (shim.py). Imports wire and
-model only: like the keeper, the checkpointer knows no operators.
+CRIU does not save (memory.py, mapped_files.py) and the library that is loaded into CRIU (shim.py).
+Imports wire and model only: like the keeper, the checkpointer knows no operators.
 """

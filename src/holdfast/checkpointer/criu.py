@@ -1,8 +1,8 @@
 """One request to CRIU, which this process starts inside a session's namespaces.
 
-Nothing of the machine can be named inside: CRIU, its libraries and the images are descriptors,
-reached by /proc/self/fd. CRIU has every capability of the user namespace. Programs inside have
-fewer, so that none can trace it or open its descriptors.
+Those of a plain session are the machine's. In others nothing of the machine can be named: CRIU, its
+libraries and the images are descriptors, reached by /proc/self/fd. CRIU has every capability of the
+user namespace. Programs inside have fewer, so that none can trace it or open its descriptors.
 """
 
 from __future__ import annotations
@@ -12,36 +12,77 @@ import ctypes
 import fcntl
 import os
 import select
-import socket
 import struct
-from collections.abc import Callable, Sequence
-from typing import Final, NoReturn
+from typing import NamedTuple
 
 from holdfast.checkpointer import rpc, shim
 from holdfast.wire import notification
 from holdfast.wire.checkpointing import PACKET_BYTES, Criu
 
-PROGRAM = 3  # the session's program, as it is numbered inside
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+    from typing import Final, NoReturn
+else:
+    import _socket as socket
+
+PROGRAM = 3  # the program of a contained session, as it is numbered inside
 HF_ROOT = 2
 LOGS: Final = {rpc.DUMP: "dump.log", rpc.RESTORE: "restore.log"}
 # CRIU must not find helper programs: inside, they are the session's.
 _ENVIRONMENT = {b"PATH": b"/nonexistent"}
 # For the shim: one byte for each descriptor, and numbers.
 _FREEZERS, _PIPES = b"HOLDFAST_FREEZERS", b"HOLDFAST_PIPES"
-_TERMINAL, _FOREGROUND = b"HOLDFAST_TERMINAL", b"HOLDFAST_FOREGROUND"
+_OPENER = b"HOLDFAST_OPENER"
 _PIPES_MADE, _PIPE_BYTES, _F_SETPIPE_SZ = 12, 1 << 20, 1031
 _CAP_SETUID = 7
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 _CAPABILITY_HEADER = struct.pack("Ii", 0x2008_0522, 0)
 _CAPABILITIES = struct.Struct("6I")
 _SHOWN_ERRORS = 6
+_INT = struct.Struct("i")
 _libc = ctypes.CDLL(None, use_errno=True)
 
-Execute = Callable[[bytes, tuple[bytes, ...], dict[bytes, bytes]], None]
+if TYPE_CHECKING:
+    Execute = Callable[[bytes, tuple[bytes, ...], dict[bytes, bytes]], None]
 
 
 class Failed(Exception):
     """CRIU failed; the text is for the user."""
+
+
+class Terminal(NamedTuple):
+    """What the shim needs for the program's terminal at a restore (shim.c).
+
+    `descriptor`: a number that no process needs; 0: the program has no terminal. `foreground`: the
+    group in the foreground. `starter` has it open as the descriptor `master`; 0: the program makes
+    it. `number`: among the terminals. `masters`: descriptors of all the session's terminals, in the
+    order of their numbers. `root`: hf-root, which adopts orphans.
+    """
+
+    program: int = PROGRAM
+    descriptor: int = 0
+    foreground: int = 0
+    starter: int = 0
+    master: int = 0
+    masters: bytes = b""
+    number: int = 0
+    root: int = HF_ROOT
+
+    def variables(self) -> dict[bytes, bytes]:
+        return {
+            b"HOLDFAST_PROGRAM": b"%d" % self.program,
+            b"HOLDFAST_TERMINAL": b"%d" % self.descriptor,
+            b"HOLDFAST_FOREGROUND": b"%d" % self.foreground,
+            b"HOLDFAST_STARTER": b"%d" % self.starter,
+            b"HOLDFAST_MASTER": b"%d" % self.master,
+            b"HOLDFAST_MASTERS": self.masters,
+            b"HOLDFAST_ROOT": b"%d" % self.root,
+        }
+
+
+NO_TERMINAL: Final = Terminal()
 
 
 class Opened:
@@ -56,6 +97,7 @@ class Opened:
         self.shim = os.memfd_create("holdfast-shim", os.MFD_CLOEXEC)
         os.write(self.shim, shim.library(os.uname().machine))
         self.pipes = list[int]()  # as large_pipes makes them
+        self.opener: socket.socket | None = None  # as mapped_files.opener makes it
 
     def command(self, *more: bytes) -> tuple[bytes, tuple[bytes, ...]]:
         """The file to execute, and its arguments; the descriptors become inheritable."""
@@ -90,8 +132,8 @@ class Call:
 
     `listener`: of the exec gate, behind which CRIU runs; its own helper programs are let pass.
     `execute` runs CRIU, by default with execve(2). `freezers`: the files `cgroup.freeze` of frozen
-    groups, which are thawed while CRIU holds all processes. `terminal`: as images.terminal
-    has it, for a restore.
+    groups, which are thawed while CRIU holds all processes. `terminal`: for a restore. `no_stops`:
+    send no stop signals after a dump.
     """
 
     def __init__(
@@ -104,11 +146,13 @@ class Call:
         listener: int = 0,
         execute: Execute = os.execve,
         freezers: Sequence[int] = (),
-        terminal: tuple[int, int] = (0, 0),
+        terminal: Terminal = NO_TERMINAL,
+        no_stops: bool = False,
     ) -> None:
         self.criu, self.images, self.kind = criu, images, kind
         self.options, self._agrees, self._execute = options, agrees, execute
         self.listener, self.freezers, self.terminal = listener, freezers, terminal
+        self.no_stops = no_stops
         self.master = -1  # of the restored terminal
         self._refused = ""
 
@@ -153,7 +197,7 @@ class Call:
                 self._let_pass()
             if line.fileno() not in ready:
                 continue
-            packet, fds, _, _ = socket.recv_fds(line, PACKET_BYTES, 1)
+            packet, fds = received(line, 1)
             if not packet:
                 raise Failed(self._why() or "CRIU ended without an answer")
             message = rpc.read(packet)
@@ -193,17 +237,24 @@ class Call:
 
     def _become(self, line: socket.socket) -> NoReturn:
         try:
-            for fd in (self.images, line.fileno(), *self.freezers, *self.criu.pipes):
+            opener = self.criu.opener.fileno() if self.criu.opener is not None else 0
+            for fd in (self.images, line.fileno(), opener, *self.freezers, *self.criu.pipes):
                 os.set_inheritable(fd, True)
             _pass_on_capabilities()
             path, argv = self.criu.command(b"swrk", b"%d" % line.fileno())
             more = {_FREEZERS: bytes(self.freezers), _PIPES: bytes(self.criu.pipes)}
-            for name, number in zip((_TERMINAL, _FOREGROUND), self.terminal, strict=True):
-                more[name] = b"%d" % number
-            self._execute(path, argv, {**_ENVIRONMENT, **more})
+            more[_OPENER] = b"%d" % opener
+            more[b"HOLDFAST_NO_STOPS"] = b"%d" % self.no_stops
+            self._execute(path, argv, {**_ENVIRONMENT, **more, **self.terminal.variables()})
         except BaseException as e:
             os.write(2, f"CRIU: {e}\n".encode())
         os._exit(127)
+
+
+def received(line: socket.socket, most: int) -> tuple[bytes, list[int]]:
+    """A packet, and at most so many descriptors."""
+    packet, ancillary, _, _ = line.recvmsg(PACKET_BYTES, socket.CMSG_LEN(_INT.size * most))
+    return packet, [fd for _, _, data in ancillary for (fd,) in _INT.iter_unpack(data)]
 
 
 def connections(own_network: bool) -> rpc.Options:

@@ -13,25 +13,44 @@ thawed once CRIU has seized all processes, and frozen again before CRIU lets the
 
 Process 1 is stopped while a session is being ended: otherwise process 1 and CRIU would end with
 hf-root.
+
+A plain session of root has the machine's namespaces, hf-root (keeper/plain.py), and no process 1.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import socket
 import time
-from dataclasses import asdict
-from typing import BinaryIO, NoReturn
 
-from holdfast.checkpointer import memory, room, rpc
-from holdfast.checkpointer.criu import HF_ROOT, Call, Failed, Opened, call, connections, large_pipes
+from holdfast.checkpointer import mapped_files, memory, room, rpc
+from holdfast.checkpointer.criu import (
+    HF_ROOT,
+    PROGRAM,
+    Call,
+    Failed,
+    Opened,
+    call,
+    connections,
+    large_pipes,
+    received,
+)
 from holdfast.wire import checkpointing as wire
 from holdfast.wire.checkpointing import Dump, Outcome
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    import socket
+    from typing import BinaryIO, NoReturn
+else:
+    import _signal as signal
+    import _socket as socket
+
+_TERMINALS = 136  # the first major number of /dev/pts
 _URGENT = 1  # the lowest real-time priority
 _SPARED = "-1000"  # never chosen by the kernel when memory is short
+_TIME_ZONES = "/usr/share/zoneinfo"  # watched by browsers; CRIU itself looks in / and /etc
 _ALL_FROZEN = "query-ext-files"  # CRIU's first question after it has frozen every process
 _KINDS = {
     "user": 0x1000_0000,
@@ -44,19 +63,23 @@ _KINDS = {
 
 def serve(control: socket.socket) -> None:
     """Do the job that the host sends, and report."""
-    packet, fds, _, _ = socket.recv_fds(control, wire.PACKET_BYTES, wire.DESCRIPTORS_MAX)
+    packet, fds = received(control, wire.DESCRIPTORS_MAX)
+    if not packet:  # there is no job after all
+        return
     began = time.monotonic()
     job = wire.read_dump(packet)
     images, *more = fds
-    namespaces, freezers = more[: len(wire.NAMESPACES)], more[len(wire.NAMESPACES) :]
-    init = os.pidfd_open(job.init)
+    entered = 0 if job.top else len(wire.NAMESPACES)
+    namespaces, freezers = more[:entered], more[entered:]
+    init = -1 if job.top else os.pidfd_open(job.init)
     outcome = Outcome()
     try:
-        outcome = _dump(control, job, images, namespaces, freezers, init)
+        with mapped_files.opener() as opener:
+            outcome = _dump(control, job, images, namespaces, freezers, init, opener)
     except Exception as e:
-        outcome.problem = _said(e)
-    outcome.took_ms = round((time.monotonic() - began) * 1000, 1)
-    control.send(wire.pack({"done": asdict(outcome)}))
+        outcome = Outcome(_said(e))
+    outcome = outcome._replace(took_ms=round((time.monotonic() - began) * 1000, 1))
+    control.send(wire.pack({"done": outcome._asdict()}))
 
 
 def _said(problem: Exception) -> str:
@@ -70,18 +93,21 @@ def _dump(
     namespaces: list[int],
     freezers: list[int],
     init: int,
+    opener: socket.socket | None,
 ) -> Outcome:
     criu = Opened(job.criu)
     criu.pipes = large_pipes()
-    room.reserve(images, job.init)
+    criu.opener = opener
+    room.reserve(images, [job.top] if job.top else room.children(job.init))
     _hurry()  # not allowed any more in the session's user namespace
-    network = namespaces[wire.NAMESPACES.index("net")]
-    own_network = os.fstat(network).st_ino != os.stat("/proc/self/ns/net").st_ino
-    for name, fd in zip(wire.NAMESPACES, namespaces, strict=True):
+    own_network = False
+    for name, fd in zip(wire.NAMESPACES, namespaces, strict=False):
+        if name == "net":
+            own_network = os.fstat(fd).st_ino != os.stat("/proc/self/ns/net").st_ino
         if os.fstat(fd).st_ino != os.stat(f"/proc/self/ns/{name}").st_ino:
             call(f"the namespace {name}", "setns", fd, _KINDS[name])
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if job.stop:
+    if job.stop and init >= 0:
         signal.pidfd_send_signal(init, signal.SIGSTOP)
     ended = False
     try:
@@ -99,9 +125,10 @@ def _dump(
         ended = job.stop and not outcome.problem
         if not job.stop and not outcome.problem:
             _tell(control, "resumed", _size(images))
+            room.settle(images)
         return outcome
     finally:
-        if job.stop:
+        if job.stop and init >= 0:
             signal.pidfd_send_signal(init, signal.SIGKILL if ended else signal.SIGCONT)
 
 
@@ -126,20 +153,20 @@ def _inside(
     own_network: bool,
 ) -> NoReturn:
     """In the session's pid namespace: run CRIU, send the outcome to the parent, exit."""
-    outcome = Outcome()
+    outcome, top = Outcome(), job.top or HF_ROOT
     options: rpc.Options = {
-        "pid": HF_ROOT,
+        "pid": top,
         "leave_running": not job.stop,
         "ghost_limit": job.copied_max,
         # Inside a user namespace a watched file cannot be opened by its handle.
-        "force_irmap": True,
-        "irmap_scan_paths": job.watched,
+        "force_irmap": not job.top,
+        "irmap_scan_paths": (*job.watched, _TIME_ZONES),
         **connections(own_network),
     }
     frozen_at = 0.0
 
     def agrees(step: str) -> str:
-        nonlocal frozen_at
+        nonlocal frozen_at, outcome
         if step == "pre-dump":
             frozen_at = time.monotonic()
             _tell(control, "begun", 0)
@@ -147,32 +174,54 @@ def _inside(
             _tell(control, "frozen", 0)
         if step != "post-dump":
             return ""
-        room.clear(images)
+        if job.stop:  # the host packs the images before the answer
+            room.settle(images)
         _tell(control, "saved", _size(images))
-        if found := only_our_filter():
+        if found := foreign_filter(top):
             return f"{found} has a seccomp filter of its own"
         try:
-            outcome.written, outcome.too_large = _copy(images, job)
+            written, too_large = _copy(images, job, top)
+            outcome = outcome._replace(written=written, too_large=too_large)
             _tell(control, "copied", _size(images))
             return _agreed(control, outcome)
         except OSError as e:
             return f"{e.filename or 'the files'}: {e.strerror}"
 
     try:
-        Call(criu, images, rpc.DUMP, options, agrees, freezers=freezers).run()
-        outcome.frozen_ms = round((time.monotonic() - frozen_at) * 1000, 1)
+        plain = job.top > 0
+        Call(criu, images, rpc.DUMP, options, agrees, freezers=freezers, no_stops=plain).run()
+        frozen_ms = round((time.monotonic() - frozen_at) * 1000, 1)
+        outcome = outcome._replace(frozen_ms=frozen_ms)
     except Exception as e:
-        outcome.problem = _said(e)
-    line.send(wire.pack(asdict(outcome)))
+        outcome = outcome._replace(problem=_said(e))
+    line.send(wire.pack(outcome._asdict()))
     os._exit(0)
 
 
-def _copy(images: int, job: Dump) -> tuple[list[str], list[str]]:
-    """Copy the files that CRIU does not save."""
+def _copy(images: int, job: Dump, top: int) -> tuple[list[str], list[str]]:
+    """Copy the files that CRIU does not save, and note what CRIU may miss."""
+    with _created(images, wire.PROGRAM_FILE) as f:
+        f.write(wire.pack_program(_program(job)))
     with _created(images, wire.MEMORY_FILE) as f:
         memory.pack(job.memory, f)
     with _created(images, wire.WRITTEN_FILE) as f:
-        return memory.pack_written(f, job.memory, job.copied_max, os.getpid())
+        return memory.pack_written(f, job.memory, job.copied_max, room.members([top]))
+
+
+def _program(job: Dump) -> wire.Program:
+    pid = PROGRAM
+    if job.top:
+        with open(f"/proc/{job.top}/cmdline") as f:
+            pid = int(f.read().split("\0")[1])
+    with open(f"/proc/{pid}/stat") as f:
+        device, foreground = map(int, f.read().rpartition(")")[2].split()[4:6])
+    return wire.Program(pid, max(foreground, 0), terminal_number(device))
+
+
+def terminal_number(device: int) -> int:
+    """The number below /dev/pts of a device as /proc/PID/stat has it."""
+    major, minor = device >> 8 & 0xFFF, device & 0xFF | device >> 12 & 0xFFF00
+    return (major - _TERMINALS) * 256 + minor if major >= _TERMINALS else 0
 
 
 def _created(images: int, name: str) -> BinaryIO:
@@ -182,7 +231,7 @@ def _created(images: int, name: str) -> BinaryIO:
 
 def _agreed(control: socket.socket, outcome: Outcome) -> str:
     """Let the host note the moment, and with `stop` ask whether the session may end now."""
-    control.send(wire.pack({"saved": True, **asdict(outcome)}))
+    control.send(wire.pack({"saved": True, **outcome._asdict()}))
     packet = control.recv(wire.PACKET_BYTES)
     if not packet or not wire.read(packet).get("go_on"):
         return "the host did not keep the checkpoint"
@@ -198,17 +247,21 @@ def _size(images: int) -> int:
         return sum(entry.stat().st_size for entry in entries)
 
 
-def only_our_filter() -> str:
-    """Return the name of a process with a second seccomp filter, or an empty text."""
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) in (1, os.getpid()):
-            continue
+def foreign_filter(top: int) -> str:
+    """Return the name of a process with more seccomp filters than hf-root, or an empty text."""
+    own = _filters(f"/proc/{top}")[0]
+    for pid in room.members([top]):
         try:
-            for thread in os.listdir(f"/proc/{entry}/task"):
-                with open(f"/proc/{entry}/task/{thread}/status") as f:
-                    status = dict(line.split(":\t", 1) for line in f.read().splitlines())
-                if int(status.get("Seccomp_filters", "1")) > 1:
-                    return f"{status['Name']} ({entry})"
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                count, name = _filters(f"/proc/{pid}/task/{thread}")
+                if count > own:
+                    return f"{name} ({pid})"
         except FileNotFoundError:
             continue  # CRIU's own process has ended
     return ""
+
+
+def _filters(task: str) -> tuple[int, str]:
+    with open(f"{task}/status") as f:
+        status = dict(line.split(":\t", 1) for line in f.read().splitlines())
+    return int(status.get("Seccomp_filters", "1")), status["Name"]

@@ -11,12 +11,15 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+from holdfast.checkpointer.criu import Terminal
+from holdfast.wire import checkpointing as wire
 from holdfast.wire import protobuf_fields as pb
 
 _LENGTH = struct.Struct("<I")
 _MAGIC_BYTES = 8
 _OVERFLOW_ID = 65534  # an id that the user namespace does not map
 _SESSION, _FOREGROUND, _PTY, _UID, _GID = 6, 7, 12, 14, 15  # of tty_info_entry
+_REGULAR, _NAME = 3, 6  # of file_entry; of reg_file_entry
 _INDEX = 1  # of tty_pty_entry
 _FD = 4  # of fdinfo_entry
 _FREE_DESCRIPTORS = 64  # above the program's, for CRIU's own
@@ -33,10 +36,11 @@ Edit = Callable[[list[pb.Field]], list[pb.Field]]
 
 
 def prepare(directory: Path) -> None:
-    """Make the images of a contained session ready for a restore."""
+    """Make the images ready for a restore."""
     drop_filters(directory)
     drop_continues(directory)
     drop_foreign_owners(directory)
+    name_leader(directory)
     revive_timers(directory)
 
 
@@ -57,19 +61,81 @@ def tasks(directory: Path) -> dict[int, list[int]]:
     return found
 
 
-def terminal(directory: Path, program: int) -> tuple[int, int]:
-    """Return what the shim needs for the program's terminal; zeros without one.
+def top(directory: Path) -> int:
+    """Return the process above all others: hf-root."""
+    return pb.number_of(_entries(directory / "pstree.img")[0], _PID)
 
-    A descriptor number that no process needs, and the group in the foreground.
-    """
+
+def terminal(directory: Path) -> Terminal:
+    """Return what the shim needs for the program's terminal."""
+    program = _program(directory)
     path = directory / "tty-info.img"
     for one in _entries(path) if path.exists() else []:
-        index = pb.number_of(pb.decode(pb.bytes_of(one, _PTY)), _INDEX)
-        if pb.number_of(one, _SESSION) == program and not index:
+        if pb.number_of(one, _SESSION) == program.pid and _number(one) == program.terminal:
             opened = (e for path in directory.glob("fdinfo-*.img") for e in _entries(path))
             free = max((pb.number_of(e, _FD) for e in opened), default=0) + _FREE_DESCRIPTORS
-            return free, pb.number_of(one, _FOREGROUND)
-    return 0, 0
+            front = program.foreground or pb.number_of(one, _FOREGROUND)
+            return Terminal(program.pid, free, front, number=program.terminal)
+    return Terminal(program.pid, number=program.terminal)
+
+
+def _program(directory: Path) -> wire.Program:
+    try:
+        return wire.read_program((directory / wire.PROGRAM_FILE).read_bytes())
+    except FileNotFoundError:
+        return wire.Program()
+
+
+def _number(terminal: list[pb.Field]) -> int:
+    """Return the number of a terminal; 0 of one that has none, as /dev/tty."""
+    return pb.number_of(pb.decode(pb.bytes_of(terminal, _PTY)), _INDEX)
+
+
+def name_leader(directory: Path) -> None:
+    """Make the program the leader of its terminal.
+
+    CRIU asks the kernel in the first process that has the terminal open. If that is a daemon in
+    another kernel session, the answer is that there is no leader.
+    """
+    program, path = _program(directory), directory / "tty-info.img"
+
+    def edit(fields: list[pb.Field]) -> list[pb.Field]:
+        pty = pb.bytes_of(fields, _PTY)
+        if not pty or _number(fields) != program.terminal or pb.number_of(fields, _SESSION):
+            return fields
+        named = {_SESSION: program.pid, _FOREGROUND: program.foreground}
+        kept = [one for one in fields if one[0] not in named]
+        return kept + [pb.field(number, value) for number, value in named.items()]
+
+    if path.exists():
+        _rewrite(path, edit)
+
+
+def terminals(directory: Path) -> set[int]:
+    """Return the numbers of all terminals in the images."""
+    path = directory / "tty-info.img"
+    found = (pb.bytes_of(one, _PTY) for one in _entries(path)) if path.exists() else ()
+    return {pb.number_of(pb.decode(pty), _INDEX) for pty in found if pty}
+
+
+def renumber_terminals(directory: Path, fresh: dict[int, int]) -> None:
+    """Give terminals other numbers, and so other names below /dev/pts."""
+
+    def number(fields: list[pb.Field]) -> list[pb.Field]:
+        old = pb.number_of(fields, _INDEX)
+        return [one for one in fields if one[0] != _INDEX] + [pb.field(_INDEX, fresh.get(old, old))]
+
+    names = {b"/dev/pts/%d" % old: b"/dev/pts/%d" % new for old, new in fresh.items()}
+
+    def name(fields: list[pb.Field]) -> list[pb.Field]:
+        return [
+            (n, kind, names.get(value, value) if n == _NAME and isinstance(value, bytes) else value)
+            for n, kind, value in fields
+        ]
+
+    if fresh:
+        _rewrite(directory / "tty-info.img", _inside(_PTY, number))
+        _rewrite(directory / "files.img", _inside(_REGULAR, name))
 
 
 def stopped(directory: Path) -> list[int]:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO, BinaryIO
 
 _PIECE_BYTES = 1 << 20
+_KERNEL = ("/proc/", "/sys/")  # to write such a file is an order to the kernel
 
 
 def pack(directories: Iterable[str], file: BinaryIO) -> None:
@@ -65,17 +66,16 @@ def unpack(file: BinaryIO) -> None:
 
 
 def pack_written(
-    file: BinaryIO, spared: Iterable[str], most: int, own: int
+    file: BinaryIO, spared: Iterable[str], most: int, pids: Iterable[int]
 ) -> tuple[list[str], list[str]]:
     """Write the files that processes have open for writing; return them, and those too large.
 
-    `spared`: directories whose files are carried already. `most`: bytes in all. `own`: this
-    process, whose files do not count.
+    `spared`: directories whose files are carried already. `most`: bytes in all.
     """
     carried, left_out = list[str](), list[str]()
     covered = tuple(f"{directory}/" for directory in spared)
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for path, size in sorted(_open_for_writing(own).items()):
+        for path, size in sorted(_open_for_writing(pids).items()):
             if path.startswith(covered):
                 continue
             if size > most:
@@ -87,12 +87,10 @@ def pack_written(
     return carried, left_out
 
 
-def _open_for_writing(own: int) -> dict[str, int]:
+def _open_for_writing(pids: Iterable[int]) -> dict[str, int]:
     """Regular files with a name, and their sizes."""
     found = dict[str, int]()
-    for pid in os.listdir("/proc"):
-        if not pid.isdigit() or int(pid) in (1, own):
-            continue
+    for pid in pids:
         for path in _writable(f"/proc/{pid}"):
             try:
                 status = os.stat(path)
@@ -113,7 +111,7 @@ def _writable(process: str) -> Iterator[str]:
             with open(f"{process}/fdinfo/{number}") as f:
                 flags = next(int(line.split()[1], 8) for line in f if line.startswith("flags:"))
             path = os.readlink(f"{process}/fd/{number}")
-            if flags & os.O_ACCMODE == os.O_RDONLY or path[:1] != "/":
+            if flags & os.O_ACCMODE == os.O_RDONLY or path[:1] != "/" or path.startswith(_KERNEL):
                 continue
             there, held = os.stat(path), os.stat(f"{process}/fd/{number}")
         except (OSError, StopIteration):
@@ -157,6 +155,8 @@ def _fill(path: str, entry: tarfile.TarInfo, content: IO[bytes]) -> None:
     with open(fd, "wb") as out:
         if os.getuid() == 0:
             os.fchown(out.fileno(), entry.uid, entry.gid)
+        with contextlib.suppress(PermissionError):  # CRIU compares it
+            os.fchmod(out.fileno(), entry.mode)
         while piece := content.read(_PIECE_BYTES):
             out.write(piece)
         out.flush()

@@ -12,9 +12,12 @@
  * Halted sessions. A frozen control group must be thawed for the dump, once all processes are
  * seized. HOLDFAST_FREEZERS has the descriptors of the files `cgroup.freeze`, one character for
  * each. The groups are frozen again before CRIU detaches from a process: so no process runs an
- * instruction in between, also if the dump fails. CRIU sends a stop signal to a process that was
- * stopped before. The kernel keeps such a process stopped without that. In a frozen group the
- * signal would stay pending, and the next dump would wait for it: so it is not sent.
+ * instruction in between, also if the dump fails.
+ *
+ * Stopped processes. After a dump CRIU sends a stop signal to a process that was stopped before.
+ * The kernel keeps such a process stopped without that, and the signal would stay pending: the next
+ * dump would wait for it, or fail. So it is not sent in frozen groups, and with HOLDFAST_NO_STOPS in
+ * plain sessions. Process 1 of a contained session copes with the signal.
  *
  * Pipes. CRIU takes memory out of the saved processes by pipes. If the account has about a thousand
  * pipes, the kernel makes only tiny ones for a process without CAP_SYS_RESOURCE of the machine, and
@@ -26,16 +29,32 @@
  * Images of memory. The checkpointer has reserved room beyond the end of empty files (room.py). The
  * kernel would release it if CRIU opened them with O_TRUNC.
  *
+ * Mapped files without a name. Only the machine's root may open an entry of /proc/PID/map_files.
+ * HOLDFAST_OPENER has a socket to a process with that right (mapped_files.py): CRIU sends the
+ * directory and the name of the entry, and gets the file, if it is a deleted one. Other files are
+ * found by their names.
+ *
+ * Orphans. CRIU makes hf-root a subreaper at the end of a restore. Processes whose session leader
+ * has ended lose their first parent before that, and process 1 would adopt them: the next
+ * checkpoint would not find them. With HOLDFAST_ROOT this process is a subreaper from its start.
+ *
  * The terminal. A process gets its controlling terminal from its parent, and only a session leader
  * can take one. CRIU takes the terminal in the leader when it has forked all processes: too late
- * for the children. With HOLDFAST_TERMINAL the restored leader, process 3, takes it within setsid.
- * The value is the lowest number for the descriptor of the master, which is kept until CRIU has
- * opened the master: CRIU gets this one. Children close it. HOLDFAST_FOREGROUND is the group in the
- * foreground, which CRIU forgets if the image has several descriptions of the terminal.
+ * for the children. With HOLDFAST_TERMINAL the restored leader, process HOLDFAST_PROGRAM, takes it
+ * within setsid. The value is the lowest number for the descriptor of the master, which is kept
+ * until CRIU has opened the master: CRIU gets this one. Children close it. HOLDFAST_FOREGROUND is
+ * the group in the foreground, which CRIU forgets if the image has several descriptions of the
+ * terminal. The leader makes the terminal.
+ *
+ * Terminals of the machine. Other programs open terminals at any time, and CRIU opens masters until
+ * one has the wanted index. So process HOLDFAST_STARTER has opened all masters of the session.
+ * HOLDFAST_MASTERS has its descriptors, one character for each, in the order of their indexes: CRIU
+ * gets these in turn. HOLDFAST_MASTER is the descriptor of the leader's own.
  */
 #if defined(__x86_64__)
 enum { PTRACE = 101, WRITE = 1, DUP = 32, PIPE2 = 293, KILL = 62, POLL = 7 };
 enum { OPENAT = 257, CLOSE = 3, FCNTL = 72, IOCTL = 16, GETPID = 39, SETSID = 112, KCMP = 312 };
+enum { SENDMSG = 46, RECVMSG = 47, PRCTL = 157 };
 enum { RESULT = 10, NUMBER = 15 }; /* places in user_regs_struct */
 static long call(long number, long request, long pid, long address, long data)
 {
@@ -48,6 +67,7 @@ static long call(long number, long request, long pid, long address, long data)
 #elif defined(__aarch64__)
 enum { PTRACE = 117, WRITE = 64, DUP = 23, PIPE2 = 59, KILL = 129 };
 enum { OPENAT = 56, CLOSE = 57, FCNTL = 25, IOCTL = 29, GETPID = 172, SETSID = 157, KCMP = 272 };
+enum { SENDMSG = 211, RECVMSG = 212, PRCTL = 167 };
 static long call(long number, long request, long pid, long address, long data)
 {
     register long x8 __asm__("x8") = number, x0 __asm__("x0") = request, x1 __asm__("x1") = pid;
@@ -62,9 +82,11 @@ enum { SUSPEND_SECCOMP = 1 << 21 };
 enum { FIRST_STOP = 19, LAST_STOP = 22 };
 enum { EPERM = 1, ENOENT = 2, EACCES = 13, ERESTARTNOHAND = 514, ERESTART_RESTARTBLOCK = 516 };
 
-enum { SETPIPE_SZ = 1031, GETPIPE_SZ = 1032, DUPFD_CLOEXEC = 1030, KCMP_FILES = 2 };
+enum { SETFL = 4, SETPIPE_SZ = 1031, GETPIPE_SZ = 1032, DUPFD_CLOEXEC = 1030, KCMP_FILES = 2 };
 enum { SPGRP = 0x5410, GPTN = 0x80045430, GPTPEER = 0x5441, SPTLCK = 0x40045431 };
-enum { PROGRAM = 3, CWD = -100, RDWR = 2, NOCTTY = 0400, TRUNC = 01000 };
+enum { PIDFD_OPEN = 434, PIDFD_GETFD = 438, OPENS = -5000 };
+enum { CWD = -100, RDWR = 2, NOCTTY = 0400, TRUNC = 01000 };
+enum { SOCKET = 1, RIGHTS = 1, CMSG_CLOEXEC = 0x40000000, SUBREAPER = 36 };
 
 extern int *__errno_location(void);
 extern char *getenv(const char *name);
@@ -92,7 +114,7 @@ static int failed(long result)
 }
 
 static int master = -1; /* of the terminal, in the restored leader */
-static int given;       /* to CRIU, which opens masters until one has the wanted index */
+static int given;       /* masters given to CRIU, which opens them until one has the wanted index */
 
 static long number_in(const char *name)
 {
@@ -104,15 +126,35 @@ static long number_in(const char *name)
     return number;
 }
 
+static long fetched(long starter, long descriptor)
+{
+    long process = call(PIDFD_OPEN, starter, 0, 0, 0), made;
+
+    if (process < 0)
+        return process;
+    made = call(PIDFD_GETFD, process, descriptor, 0, 0);
+    call(CLOSE, process, 0, 0, 0);
+    return made;
+}
+
+static long own_master(void)
+{
+    long starter = number_in("HOLDFAST_STARTER");
+
+    if (starter)
+        return fetched(starter, number_in("HOLDFAST_MASTER"));
+    return call(OPENAT, CWD, (long)"/dev/pts/ptmx", RDWR | NOCTTY, 0);
+}
+
 int setsid(void)
 {
     long session = call(SETSID, 0, 0, 0, 0), number, made, slave;
     int unlocked = 0;
 
-    number = session == PROGRAM ? number_in("HOLDFAST_TERMINAL") : 0;
+    number = session == number_in("HOLDFAST_PROGRAM") ? number_in("HOLDFAST_TERMINAL") : 0;
     if (!number)
         return answer(session);
-    made = call(OPENAT, CWD, (long)"/dev/pts/ptmx", RDWR | NOCTTY, 0);
+    made = own_master();
     if (made < 0)
         return answer(session);
     master = call(FCNTL, made, DUPFD_CLOEXEC, number, 0);
@@ -129,10 +171,12 @@ int setsid(void)
 /* CRIU calls it first in each process that it has forked. */
 int getpid(void)
 {
-    int pid = call(GETPID, 0, 0, 0, 0);
+    int pid = call(GETPID, 0, 0, 0, 0), program;
 
-    if (master >= 0 && pid != PROGRAM) {
-        if (call(KCMP, pid, PROGRAM, KCMP_FILES, 0)) /* the table of descriptors is not shared */
+    if (pid == number_in("HOLDFAST_ROOT"))
+        call(PRCTL, SUBREAPER, 1, 0, 0);
+    if (master >= 0 && pid != (program = number_in("HOLDFAST_PROGRAM"))) {
+        if (call(KCMP, pid, program, KCMP_FILES, 0)) /* the table of descriptors is not shared */
             call(CLOSE, master, 0, 0, 0);
         master = -1;
     }
@@ -147,34 +191,98 @@ static int begins(const char *text, const char *with)
     return 1;
 }
 
+/* Tell whether `path` is an entry of map_files: two hexadecimal numbers. Its length, or 0. */
+static unsigned range(const char *path)
+{
+    unsigned length = 0, dashes = 0;
+
+    for (; path[length]; length++)
+        if (path[length] == '-')
+            dashes++;
+        else if (!((path[length] >= '0' && path[length] <= '9') ||
+                   (path[length] >= 'a' && path[length] <= 'f')))
+            return 0;
+    return dashes == 1 ? length : 0;
+}
+
+/* Have the opener open an entry of map_files: a descriptor, or -EPERM. */
+static long opened_outside(int directory, const char *path, unsigned length)
+{
+    struct { unsigned long size; int level, kind, fd; } with = {20, SOCKET, RIGHTS, directory};
+    char reply = 0;
+    struct { const void *base; unsigned long size; } part = {path, length};
+    struct {
+        void *name; unsigned long name_size; void *parts; unsigned long count;
+        void *control; unsigned long control_size; int flags;
+    } message = {0, 0, &part, 1, &with, sizeof(with), 0};
+    long line = number_in("HOLDFAST_OPENER");
+
+    if (!line || call(SENDMSG, line, (long)&message, 0, 0) < 0)
+        return -EPERM;
+    with.size = 0;
+    part.base = &reply;
+    part.size = 1;
+    if (call(RECVMSG, line, (long)&message, CMSG_CLOEXEC, 0) != 1 || with.size != 20)
+        return -EPERM;
+    return with.fd;
+}
+
+static int index_of(int fd)
+{
+    unsigned index;
+
+    return call(IOCTL, fd, GPTN, (long)&index, 0) ? -1 : (int)index;
+}
+
+/* Returns OPENS if CRIU has to open the next one. */
+static long next_master(int flags)
+{
+    const char *masters = getenv("HOLDFAST_MASTERS");
+    long made;
+    int count = 0;
+
+    while (masters && masters[count])
+        count++;
+    if (given < count) {
+        made = fetched(number_in("HOLDFAST_STARTER"), (unsigned char)masters[given++]);
+        if (made >= 0)
+            call(FCNTL, made, SETFL, flags, 0);
+        return made;
+    }
+    if (master < 0 || given)
+        return OPENS;
+    given = 1;
+    return call(DUP, master, 0, 0, 0);
+}
+
 int openat64(int directory, const char *path, int flags, int mode)
 {
     unsigned length = 0;
+    long made = OPENS;
 
-    if (master >= 0 && !given) {
-        while (path[length])
-            length++;
-        if (length >= 4 && path[length - 4] == 'p' && path[length - 3] == 't' &&
-            path[length - 2] == 'm' && path[length - 1] == 'x') {
-            given = 1;
-            return answer(call(DUP, master, 0, 0, 0));
-        }
-    }
+    while (path[length])
+        length++;
+    if (length >= 4 && begins(path + length - 4, "ptmx"))
+        made = next_master(flags);
+    if (made != OPENS)
+        return answer(made);
     if (begins(path, "pages-"))
         flags &= ~TRUNC;
-    return answer(call(OPENAT, directory, (long)path, flags, mode));
+    made = call(OPENAT, directory, (long)path, flags, mode);
+    if (made == -EPERM && (length = range(path)))
+        made = opened_outside(directory, path, length);
+    return answer(made);
 }
 
 int ioctl(int fd, unsigned long request, void *argument)
 {
     long result = call(IOCTL, fd, request, (long)argument, 0);
 
-    unsigned index;
     int group;
 
     if (request == SPTLCK)
         given = 0;
-    if (request == SPTLCK && master >= 0 && !call(IOCTL, fd, GPTN, (long)&index, 0) && !index) {
+    if (request == SPTLCK && master >= 0 && index_of(fd) == index_of(master)) {
         group = number_in("HOLDFAST_FOREGROUND");
         call(IOCTL, fd, SPGRP, (long)&group, 0);
         call(CLOSE, master, 0, 0, 0);
@@ -217,7 +325,8 @@ int kill(int pid, int number)
 {
     long result = 0;
 
-    if (number < FIRST_STOP || number > LAST_STOP || !*freezers())
+    if (number < FIRST_STOP || number > LAST_STOP ||
+        !(*freezers() || (seized && number_in("HOLDFAST_NO_STOPS"))))
         result = call(KILL, pid, number, 0, 0);
     return failed(result);
 }

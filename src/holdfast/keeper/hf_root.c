@@ -1,10 +1,11 @@
-/* hf-root: process 2 of a contained session, the parent of the session's program.
+/* hf-root: the parent of the program in a contained session (process 2) and a plain one of root.
  *
  *     hf-root PID         PID: the program, a child of this process
  *
  * It adopts and reaps the session's orphans, so that all programs are in one tree below it. When
- * the program ends, it ends the same way: with the same exit code, or by the same signal. Process 1
- * then ends too, and the kernel kills what is left.
+ * the program ends, it ends the same way: with the same exit code, or by the same signal. In a
+ * contained session process 1 then ends too, and the kernel kills what is left. In a plain session
+ * the keeper adopts what is left.
  *
  * A program of its own, because a checkpoint cannot save a forked interpreter, which has mapped
  * files of the machine's mount namespace. It holds no descriptor that a program inside could use.

@@ -11,7 +11,7 @@ import _socket
 import os
 import select
 
-from holdfast.keeper import launch
+from holdfast.keeper import listening
 from holdfast.model.limits import KEEPER_BACKLOG
 from holdfast.wire import keeper as wire
 
@@ -44,7 +44,7 @@ class Hosts:
 
     def listen(self) -> None:
         self.listener.setblocking(False)
-        launch.listen(self.listener, self.fresh, self.name)
+        listening.listen(self.listener, self.fresh, self.name)
         self.fresh = ""
         self.poll.register(self.listener.fileno(), _ONCE_PER_ARRIVAL)
 
@@ -52,10 +52,10 @@ class Hosts:
         """Listen again if the socket's file was removed, or its directory removed and recreated."""
         try:
             os.chdir(self.directory)
-            if self.inode == launch.inode(self.name):
+            if self.inode == listening.inode(self.name):
                 return
-            fresh, self.fresh = launch.bind(self.name, _socket.SOCK_SEQPACKET)
-            self.inode = launch.inode(self.fresh)
+            fresh, self.fresh = listening.bind(self.name, _socket.SOCK_SEQPACKET)
+            self.inode = listening.inode(self.fresh)
         except OSError:
             return
         self.listener.close()
@@ -69,7 +69,7 @@ class Hosts:
             return
         self.poll.modify(self.listener.fileno(), _ONCE_PER_ARRIVAL)  # report the next one, if any
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fd)
-        if not launch.same_user(sock):
+        if not listening.same_user(sock):
             sock.close()
             return
         sock.setblocking(False)
@@ -120,4 +120,4 @@ class Hosts:
         for sock in (self.listener, self.host, *self.newcomers.values()):
             if sock is not None:
                 sock.close()
-        launch.forget(self.fresh or self.name)
+        listening.forget(self.fresh or self.name)

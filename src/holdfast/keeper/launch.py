@@ -3,9 +3,10 @@
 The launcher is the keeper's child and does all work that is done once. It parses the request,
 creates terminal, ring, snapshot, bell and listener, passes them to the keeper over a socket pair,
 and then executes the program. It exits instead when the keeper adopts an existing process tree, or
-when a contained session has an init (keeper/contain.py). Memory that the launcher
-touches or leaks disappears with it, and the keeper, which lives as long as the session, never sees
-argv or environment.
+when a contained session has an init (keeper/contain.py). In a plain session of root it becomes
+hf-root, and its child the program (keeper/plain.py). Memory that the launcher touches or leaks
+disappears with it, and the keeper, which lives as long as the session, never sees argv or
+environment.
 
 To the keeper:  a packet (marshalled: both run the same interpreter) with DESCRIPTORS; then end of
                 file once the program was executed, or one byte if it could not be.
@@ -24,8 +25,8 @@ import struct
 import termios
 import time
 
-from holdfast.keeper import ring, terminal
-from holdfast.model.limits import LISTEN_BACKLOG, ORIGINS_KEPT, SPAWN_BYTES, SPAWN_WAIT_S
+from holdfast.keeper import listening, ring, terminal
+from holdfast.model.limits import ORIGINS_KEPT, SPAWN_BYTES, SPAWN_WAIT_S
 from holdfast.wire import keeper as wire
 
 TYPE_CHECKING = False
@@ -86,9 +87,14 @@ def launch(
         if request.containment is not None:
             slave, cookie = _contain(keeper, request, connector, allowed)
         else:
+            from holdfast.keeper import plain
+
+            above = os.getppid()
             master, slave = _open_terminal(request)
             listener, cookie = gated(request.gate)
-            _hand_over(keeper, request, master, os.getpid(), listener)
+            if holder := plain.begin(cookie):
+                signal.alarm(int(SPAWN_WAIT_S))
+            _hand_over(keeper, request, master, os.getpid(), listener, holder=holder, above=above)
             if listener > 0:
                 os.close(listener)
         _become(request, slave, cookie, allowed)
@@ -122,60 +128,23 @@ def refuse(conn: _socket.socket, number: int, text: str) -> None:
         pass
 
 
-def same_user(sock: _socket.socket) -> bool:
-    """Tell whether the peer is this account or root; does not rely on the directory's mode."""
-    uid = THREE.unpack(sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12))[1]
-    return uid in (os.geteuid(), 0)
-
-
-def bind(name: str, kind: int) -> tuple[_socket.socket, str]:
-    """Make a socket that will listen at `name`; return it with its temporary name."""
-    listener = _socket.socket(_socket.AF_UNIX, kind)
-    fresh = f".{name}.{os.getpid()}"
-    forget(fresh)
-    listener.bind(fresh)
-    return listener, fresh
-
-
-def inode(name: str) -> int:
-    """Return the inode of a file, or 0 if the file does not exist."""
-    try:
-        return os.stat(name).st_ino
-    except FileNotFoundError:
-        return 0
-
-
-def listen(listener: _socket.socket, fresh: str, name: str) -> None:
-    """Listen, then rename, so that `name` never leads to a socket that does not listen.
-
-    The peer credentials that a client sees are those of the process that called listen.
-    """
-    listener.listen(LISTEN_BACKLOG)
-    os.rename(fresh, name)
-
-
-def forget(name: str) -> None:
-    try:
-        os.unlink(name)
-    except OSError:
-        pass
-
-
 # ---------------------------------------------------------------- the request
 
 
 def _read_request(conn: _socket.socket, nursery: _socket.socket | None) -> tuple[wire.Spawn, int]:
     """Read the request and the descriptor that came with it (or -1)."""
-    if not same_user(conn):
+    if not listening.same_user(conn):
         raise wire.Malformed("another user's request")
     magic, ancillary, _, _ = conn.recvmsg(
-        len(wire.SPAWN_MAGIC), _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC
+        len(wire.SPAWN_MAGIC),
+        _socket.CMSG_SPACE(ONE.size * wire.WORKER_DESCRIPTORS),
+        _socket.MSG_CMSG_CLOEXEC,
     )
-    fd = struct.unpack_from("i", ancillary[0][2])[0] if ancillary else -1
+    fds = [fd for _, _, data in ancillary for (fd,) in ONE.iter_unpack(data)]
     magic += _read_exactly(conn, len(wire.SPAWN_MAGIC) - len(magic))
     if magic == wire.QUIT_MAGIC and nursery is not None:
         _end_nursery(nursery)
-    if magic != wire.SPAWN_MAGIC:
+    if magic not in (wire.SPAWN_MAGIC, wire.WORKER_MAGIC):
         raise wire.Malformed(f"it begins with {magic!r}")
     head = magic + _read_exactly(conn, wire.SPAWN_HEADER.size - len(magic))
     _, version, length = wire.SPAWN_HEADER.unpack(head)
@@ -183,7 +152,10 @@ def _read_request(conn: _socket.socket, nursery: _socket.socket | None) -> tuple
         raise wire.Malformed(f"version {version} of the wire; this nursery speaks {wire.VERSION}")
     if length > SPAWN_BYTES:
         raise wire.Malformed(f"{length} bytes; at most {SPAWN_BYTES}")
-    return wire.read_spawn(_read_exactly(conn, length)), fd
+    body = _read_exactly(conn, length)
+    if magic == wire.WORKER_MAGIC:
+        _work(conn, body, fds)
+    return wire.read_spawn(body), fds[0] if fds else -1
 
 
 def _read_exactly(conn: _socket.socket, length: int) -> bytes:
@@ -194,6 +166,23 @@ def _read_exactly(conn: _socket.socket, length: int) -> bytes:
             raise wire.Malformed("the connection ended early")
         data += piece
     return bytes(data)
+
+
+def _work(conn: _socket.socket, body: bytes, fds: list[int]) -> NoReturn:
+    """Become a worker of the host, without a keeper: its end of the socket pair closes with exec.
+
+    The worker leads a session and a process group, as one that the host starts itself.
+    """
+    argv, environment = wire.read_worker(body)
+    signal.alarm(0)
+    os.setsid()
+    os.chdir("/")
+    prefer(())
+    reset_signals()
+    for fd in fds:
+        os.set_inheritable(fd, True)
+    conn.sendall(wire.SPAWN_REPLY.pack(wire.SPAWN_OK, 0, os.getpid(), 0))
+    os.execve(argv[0], [*argv, *(b"%d" % fd for fd in fds)], environment)
 
 
 def _end_nursery(nursery: _socket.socket) -> NoReturn:
@@ -317,12 +306,16 @@ def _thaw(
     from holdfast.keeper import contain, file_tree, thaw
 
     containment = request.containment
-    assert containment is not None
     signal.alarm(0)
-    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    counted = contain.counts(proc)
     saved = thaw.Saved(request)
     request = request._replace(ring_tail=saved.output)
+    if containment is None:
+        again = thaw.start_plain(saved, request)
+        holder = saved.top
+        _hand_over(keeper, request, again.master, again.pid, again.listener, holder=holder)
+        os._exit(0)
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    counted = contain.counts(proc)
     try:
         root = contain.enter(containment, connector)
         made, init = thaw.start(saved, request, root, proc)
@@ -344,11 +337,14 @@ def _hand_over(
     proc: int | None = None,
     contained: bytes = b"",
     connector: int = 0,
+    holder: int = 0,
+    above: int = 0,
 ) -> None:
-    if _answers(request.socket):
+    """`holder`: hf-root of a plain session. `above`: the keeper, if it is not the parent."""
+    if listening.answers(request.socket):
         raise CannotStart(errno.EADDRINUSE, f"a keeper listens at {request.socket} already")
     os.set_blocking(master, False)
-    listener, fresh = bind(request.socket, _socket.SOCK_SEQPACKET)
+    listener, fresh = listening.bind(request.socket, _socket.SOCK_SEQPACKET)
     fds = (
         DESCRIPTORS.pack(
             master,
@@ -371,11 +367,11 @@ def _hand_over(
     )
     origins = {o.origin: tuple(o) for o in request.origins[-ORIGINS_KEPT:]}
     begin = (
-        wire.SPAWN_REPLY.pack(wire.SPAWN_OK, 0, os.getppid(), 0),
+        wire.SPAWN_REPLY.pack(wire.SPAWN_OK, 0, above or os.getppid(), 0),
         request.session.encode(),
         request.socket,
         fresh,
-        inode(fresh),
+        listening.inode(fresh),
         request.epoch,
         request.label,
         request.cols,
@@ -393,20 +389,9 @@ def _hand_over(
         connector,
         request.deadline_ns,
         request.cgroup,
+        holder,
     )
     keeper.sendmsg([marshal.dumps(begin)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
-
-
-def _answers(name: str) -> bool:
-    """Tell whether a process listens at `name`: replacing it would cut off a live session."""
-    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-    try:
-        sock.connect(name)
-        return True
-    except OSError:
-        return False
-    finally:
-        sock.close()
 
 
 # ---------------------------------------------------------------- the program

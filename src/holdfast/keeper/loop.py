@@ -121,6 +121,7 @@ class Keeper:
         connector: int,
         deadline_ns: int,
         cgroup: bytes,
+        holder: int,
     ) -> None:
         self.session, self.epoch, self.label = session, epoch, label
         self.size, self.created_ns = (cols, rows), created_ns
@@ -138,7 +139,7 @@ class Keeper:
         self.hosts = Hosts(self.poll, directory, name, fresh, inode, listener)
         self.ring = Ring(ring_fd, away_s)
         self.acts = Acts(self.ring, accepted, origins)
-        self.tree = Tree(root, root_start, status, adopted, watch, connector)
+        self.tree = Tree(root, root_start, status, adopted, watch, connector, holder)
         self.fence: Fence | None = None  # created with the first deadline
         if deadline_ns:
             self._fenced().begin(deadline_ns, cgroup)

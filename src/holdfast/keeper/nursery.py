@@ -32,7 +32,8 @@ import sys
 import time
 
 from holdfast.keeper import contain as contain  # loaded once: a launcher would need 20 ms for it
-from holdfast.keeper import heap, launch, rehearsal, terminal
+from holdfast.keeper import heap, launch, listening, rehearsal, terminal
+from holdfast.keeper import plain as plain
 from holdfast.keeper.loop import Keeper, packet_buffer
 from holdfast.model.limits import KEEPER_LOG_BYTES, NURSERY_PAUSE_S
 from holdfast.model.probe import probe
@@ -84,8 +85,8 @@ def main() -> int:
     _survive_memory()
     _rehearse(directory, lock)
     _arm_probes()
-    listener, fresh = launch.bind(SOCKET, _socket.SOCK_STREAM)
-    launch.listen(listener, fresh, SOCKET)
+    listener, fresh = listening.bind(SOCKET, _socket.SOCK_STREAM)
+    listening.listen(listener, fresh, SOCKET)
     null, log = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), _log()
     print("ready", flush=True)
     _tell_manager()
@@ -162,7 +163,7 @@ def _hold(
         try:
             if not ours.recv(1):
                 ours.close()
-                if keeper.tree.root != child:
+                if child not in (keeper.tree.root, keeper.tree.holder):
                     os.waitpid(child, 0)
                 keeper.begin()
                 probe("keeper.spawned")

@@ -10,6 +10,15 @@ was never saved: init sends the keeper the wait status, obeys halts, and ends wi
 The exec gate. The images have lost the session's filter. The child installs a new one before CRIU,
 and the restored processes inherit it. CRIU's own helper programs are let pass.
 
+A plain session of root (keeper/plain.py) has no init. The launcher itself starts CRIU, in the
+machine's namespaces:
+
+    keeper ─ launcher (ends) ─ hf-root ─ the program
+
+Its processes get the numbers that they had. Its terminal gets its former number among the machine's
+terminals if that is free; else its name is another one. The launcher makes the terminal, because
+CRIU would only look for the former number.
+
 The images are edited in their directory, which is the caller's copy.
 """
 
@@ -18,16 +27,17 @@ from __future__ import annotations
 import _socket
 import contextlib
 import ctypes
+import fcntl
 import os
 import struct
 from pathlib import Path
 
 from holdfast.checkpointer import images, memory, rpc
 from holdfast.checkpointer.criu import HF_ROOT, PROGRAM, Call, Opened, connections
-from holdfast.keeper import contain, file_tree, launch, outside, terminal
+from holdfast.keeper import contain, file_tree, launch, outside, plain, terminal
 from holdfast.keeper import install_filter as install_filter  # the tree hides its file later
 from holdfast.wire import checkpointing
-from holdfast.wire.spawning import INIT_NAME, NET_HOST, Containment, Spawn
+from holdfast.wire.spawning import INIT_NAME, NET_HOST, Spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +47,10 @@ else:
     import _signal as signal
 
 _LAST_PID = "/proc/sys/kernel/ns_last_pid"
+_MARGIN = 1000  # more than the processes that begin on the machine during a restore
+_TIOCGPTN = 0x8004_5430
+_NEAR = 32  # CRIU tries as many masters, and gives up where numbers differ by more
+_LOOKED_FOR = 200  # terminals opened to reach a number; descriptors are given to CRIU as bytes
 _PR_SET_DUMPABLE = 4
 _SO_PASSCRED, _SCM_CREDENTIALS = 16, 2
 _CREDENTIALS = struct.Struct("3i")
@@ -54,8 +68,10 @@ class Saved:
         self.output = (directory / checkpointing.OUTPUT_FILE).read_bytes()
         images.prepare(directory)
         self.highest_pid = images.highest_pid(directory)
-        self.terminal = images.terminal(directory, PROGRAM)
-        self.halted = Halted(directory)
+        self.top = images.top(directory)
+        self.terminal = images.terminal(directory)._replace(root=self.top)
+        self.directory = directory
+        self.halted = Halted(directory, 0 if request.containment is not None else self.top)
         self.replaced = os.open(
             directory / checkpointing.REPLACED_FILE,
             os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC,
@@ -67,16 +83,16 @@ class Halted:
     """Which processes begin stopped.
 
     Each thread gets a signal of its own while CRIU still holds all threads. So none of them runs an
-    instruction.
+    instruction. hf-root of a plain session (`spared`) goes on.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, spared: int) -> None:
         try:
             said = checkpointing.read_halted((directory / checkpointing.HALTED_FILE).read_bytes())
         except FileNotFoundError:
             said = checkpointing.Halted()
         self._threads = images.tasks(directory)
-        meant = {*self._threads} if said.all else {*said.stopped}
+        meant = {*self._threads} - {spared} if said.all else {*said.stopped}
         self._marked = meant & {*images.stopped(directory)}  # CRIU stops these
         self._stopped = meant - self._marked
         self._marks = said.marks
@@ -133,6 +149,92 @@ def start(saved: Saved, request: Spawn, root: int, proc: int) -> tuple[Restored,
     return Restored(program, master, listener[0] if listener else 0, held), keeper.detach()
 
 
+def start_plain(saved: Saved, request: Spawn) -> Restored:
+    """Restore a plain session as children of this process, which the keeper adopts later."""
+    if os.geteuid():
+        raise launch.CannotStart(0, "only root can restore a plain session")
+    plain.file()  # CRIU opens it
+    _spare_numbers(saved)
+    launch.reset_signals()
+    master = _renumber_terminals(saved)
+    terminal.be_subreaper(1)
+    try:
+        call, listener = _criu(saved, request)
+    except BaseException:
+        _end_all()
+        raise
+    if call.master >= 0:
+        os.close(master)  # CRIU returned the same
+        master = call.master
+    return Restored(saved.terminal.program, master, listener, ())
+
+
+def _end_all() -> None:
+    """Leave no process of a failed restore, not even a dead one: it would keep its number."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            for pid in terminal.descendants(os.getpid()):
+                terminal.send_signal(pid, 0, signal.SIGKILL)
+            os.waitpid(-1, 0)
+
+
+def _spare_numbers(saved: Saved) -> None:
+    """Let processes that begin now not take the number of a process in the images."""
+    fd = os.open(_LAST_PID, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        last = int(os.read(fd, 20))
+        if saved.top - _MARGIN <= last < saved.highest_pid:
+            os.pwrite(fd, b"%d" % saved.highest_pid, 0)
+    finally:
+        os.close(fd)
+
+
+def _renumber_terminals(saved: Saved) -> int:
+    """Make the session's terminals, with their former numbers if these are free.
+
+    Returns the master of the program's.
+    """
+    found = saved.terminal
+    wanted = {found.number, *images.terminals(saved.directory)}
+    fresh, masters = _new_terminals(wanted)
+    images.renumber_terminals(saved.directory, fresh)
+    own = fresh[found.number]
+    saved.terminal = found._replace(
+        number=own,
+        starter=os.getpid(),
+        master=masters[own],
+        masters=bytes(masters[number] for number in sorted(masters)),
+    )
+    return masters[own]
+
+
+def _new_terminals(wanted: set[int]) -> tuple[dict[int, int], dict[int, int]]:
+    """Open as many new terminals, with these numbers as far as they are free and close together.
+
+    Returns their numbers by the wanted ones, and their masters by number. The kernel gives the
+    lowest free number, so that all lower ones are taken for a moment.
+    """
+    if len(wanted) > _NEAR:
+        raise launch.CannotStart(0, f"the session has more than {_NEAR} terminals")
+    near = max(wanted) - min(wanted) < _NEAR
+    opened = dict[int, int]()
+    try:
+        while len(opened) < len(wanted) or (
+            near and max(opened) < max(wanted) and len(opened) < _LOOKED_FOR
+        ):
+            master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            opened[struct.unpack("I", fcntl.ioctl(master, _TIOCGPTN, bytes(4)))[0]] = master
+        kept = wanted & opened.keys() if near else set[int]()
+        others = sorted(opened.keys() - kept, key=lambda number: abs(number - max(wanted)))
+        fresh = {number: number for number in kept}
+        fresh |= dict(zip(sorted(wanted - kept), others, strict=False))
+        masters = {number: opened.pop(number) for number in fresh.values()}
+        return fresh, masters
+    finally:
+        for fd in opened.values():
+            os.close(fd)
+
+
 def _begin_init(
     line: _socket.socket, keeper: _socket.socket, root: int, saved: Saved, request: Spawn
 ) -> NoReturn:
@@ -170,35 +272,7 @@ def _restore(line: _socket.socket, saved: Saved, request: Spawn) -> None:
     assert containment is not None
     with open(os.open(checkpointing.MEMORY_FILE, os.O_RDONLY, dir_fd=saved.images), "rb") as f:
         memory.unpack(f)
-    with (
-        open(os.open(checkpointing.WRITTEN_FILE, os.O_RDONLY, dir_fd=saved.images), "rb") as f,
-        open(saved.replaced, "w+b") as replaced,
-    ):
-        made = memory.put_back(f, replaced)
-        try:
-            _run(line, saved, request, containment)
-        except BaseException:
-            memory.take_back(replaced, made)
-            raise
-
-
-def _run(line: _socket.socket, saved: Saved, request: Spawn, containment: Containment) -> None:
-    listener, cookie = launch.gated(request.gate, contained=True)
-    options: rpc.Options = {
-        "rst_sibling": True,
-        **connections(containment.net != NET_HOST),
-    }
-    call = Call(
-        saved.criu,
-        saved.images,
-        rpc.RESTORE,
-        options,
-        saved.halted.agrees,
-        listener,
-        execute=lambda path, argv, environ: launch.execve(path, argv, environ, cookie),
-        terminal=saved.terminal,
-    )
-    call.run()
+    call, listener = _criu(saved, request)
     if containment.net != NET_HOST:
         with contextlib.suppress(OSError):  # a kernel without that leaves them as they are
             outside.close_connections()
@@ -212,3 +286,38 @@ def _run(line: _socket.socket, saved: Saved, request: Spawn, containment: Contai
             (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack(f"{len(given)}i", *given)),
         ],
     )
+
+
+def _criu(saved: Saved, request: Spawn) -> tuple[Call, int]:
+    """Put files back and run CRIU; return the finished call and the exec gate's listener."""
+    with (
+        open(os.open(checkpointing.WRITTEN_FILE, os.O_RDONLY, dir_fd=saved.images), "rb") as f,
+        open(saved.replaced, "w+b") as replaced,
+    ):
+        made = memory.put_back(f, replaced)
+        try:
+            return _run(saved, request)
+        except BaseException:
+            memory.take_back(replaced, made)
+            raise
+
+
+def _run(saved: Saved, request: Spawn) -> tuple[Call, int]:
+    containment = request.containment
+    listener, cookie = launch.gated(request.gate, contained=containment is not None)
+    options: rpc.Options = {
+        "rst_sibling": True,
+        **connections(containment is not None and containment.net != NET_HOST),
+    }
+    call = Call(
+        saved.criu,
+        saved.images,
+        rpc.RESTORE,
+        options,
+        saved.halted.agrees,
+        listener,
+        execute=lambda path, argv, environ: launch.execve(path, argv, environ, cookie),
+        terminal=saved.terminal,
+    )
+    call.run()
+    return call, listener

@@ -1,12 +1,14 @@
 """The session's processes: the root, its descendants, and orphans, which the keeper adopts.
 
-The root is the keeper's child, with two exceptions. After a restore (adopt) it has another parent:
-a pidfd reports its end, and its exit code stays unknown. In a contained session its parent is that
-session's init (keeper/contain.py), which sends the wait status over a socket. A socket that ends
-without a status means that init was killed; the kernel then killed the whole session.
+The root is the keeper's child, with three exceptions. After a restore (adopt) it has another
+parent: a pidfd reports its end, and its exit code stays unknown. In a contained session its parent
+is that session's init (keeper/contain.py), which sends the wait status over a socket. A socket that
+ends without a status means that init was killed; the kernel then killed the whole session. In a
+plain session of root its parent is hf-root (keeper/plain.py), which ends as the root ended. If
+hf-root is killed, the root becomes the keeper's child.
 
-The connector (keeper/network.py) is a child too, but no process of the session: no signal to the
-session reaches it. It ends with the root.
+The connector (keeper/network.py) and hf-root are children too, but no processes of the session: no
+signal to the session reaches them. They end with the root.
 """
 
 from __future__ import annotations
@@ -31,10 +33,27 @@ _STATUS_KILLED = 9  # by SIGKILL
 
 
 class Tree:
-    __slots__ = ("adopted", "connector", "cut_off", "reaped", "root", "start", "status", "watch")
+    __slots__ = (
+        "adopted",
+        "connector",
+        "cut_off",
+        "holder",
+        "reaped",
+        "root",
+        "start",
+        "status",
+        "watch",
+    )
 
     def __init__(
-        self, root: int, start: int, status: int, adopted: bool, watch: int, connector: int
+        self,
+        root: int,
+        start: int,
+        status: int,
+        adopted: bool,
+        watch: int,
+        connector: int,
+        holder: int = 0,
     ) -> None:
         self.root, self.start = root, start
         self.status = status  # wait status of the root process; -1 while it lives
@@ -42,6 +61,7 @@ class Tree:
         self.watch = watch
         self.adopted = adopted
         self.connector = connector  # 0: none, or it has ended
+        self.holder = holder  # hf-root; 0: none, or it has ended
         self.cut_off = -1  # wait status of a connector that ended before the root
         self.reaped: list[tuple[int, int]] = []  # orphans: pid, wait status
         if adopted and status < 0:
@@ -87,6 +107,10 @@ class Tree:
                 return ended
             if pid == self.root and self.status < 0:
                 self.status, ended = status, True
+            elif pid == self.holder:
+                self.holder = 0
+                if self.status < 0 and not _is_child(self.root):
+                    self.status, ended = status, True
             elif pid == self.connector:
                 self.connector = 0
                 if self.status < 0:
@@ -101,8 +125,9 @@ class Tree:
 
     def processes(self) -> list[int]:
         found = terminal.descendants(os.getpid())
-        if self.connector in found:
-            found.remove(self.connector)
+        for helper in (self.connector, self.holder):
+            if helper in found:
+                found.remove(helper)
         if self.adopted and self.watch >= 0:
             found += [self.root, *terminal.descendants(self.root)]
         return found
@@ -127,3 +152,12 @@ class Tree:
                     os.killpg(group, number)
                 except OSError:
                     pass
+
+
+def _is_child(pid: int) -> bool:
+    """Tell whether a process is a child of this one, dead or alive."""
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return True
+    except ChildProcessError:
+        return False

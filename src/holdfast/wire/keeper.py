@@ -103,6 +103,8 @@ from holdfast.wire.spawning import SPAWN_MAGIC as SPAWN_MAGIC
 from holdfast.wire.spawning import SPAWN_OK as SPAWN_OK
 from holdfast.wire.spawning import SPAWN_REPLY as SPAWN_REPLY
 from holdfast.wire.spawning import VERSION as VERSION
+from holdfast.wire.spawning import WORKER_DESCRIPTORS as WORKER_DESCRIPTORS
+from holdfast.wire.spawning import WORKER_MAGIC as WORKER_MAGIC
 from holdfast.wire.spawning import Containment as Containment
 from holdfast.wire.spawning import Malformed as Malformed
 from holdfast.wire.spawning import Mount as Mount
@@ -111,7 +113,9 @@ from holdfast.wire.spawning import Spawn as Spawn
 from holdfast.wire.spawning import nursery_command as nursery_command
 from holdfast.wire.spawning import read_size as read_size
 from holdfast.wire.spawning import read_spawn as read_spawn
+from holdfast.wire.spawning import read_worker as read_worker
 from holdfast.wire.spawning import spawn as spawn
+from holdfast.wire.spawning import worker as worker
 
 HELLO, INPUT, RESIZE, SIGNAL, FLUSH, WITHDRAW, CONSUMED = range(1, 8)
 QUERY, RELEASE, FENCE, LABEL, LISTEN, SILENCE, GATE = range(8, 15)

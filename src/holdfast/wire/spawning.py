@@ -2,6 +2,7 @@
 
     request ::= "HFS1", version u16, length u32, values        value ::= tag u8, length u32, bytes
     quit    ::= "HFQ1"                          (the nursery exits; keepers are not touched)
+    worker  ::= "HFW1", version u16, length u32, words, 0, environment     (words end with 0 each)
     answer  ::= result u8, errno i32, pid u32, length u16, text
 
     tag | value     | bytes                     tag | value     | bytes
@@ -22,10 +23,14 @@
      28 | THAW      | path (may be missing)      29 | CRIU      | path (several, with THAW)
      30 | DEADLINE  | u64 (may be missing)
 
+A worker is a program of the host, for a host whose unit is hardened: its children could not trace
+processes or enter namespaces. Up to WORKER_DESCRIPTORS come with the request; their numbers follow
+the words. Without a keeper, and with the pid of the program in the answer.
+
 A keeper starts a program (ARGV, ENV, CWD, UMASK), or adopts an existing process tree from saved
 state (ADOPT_PID with the terminal's master as a descriptor, BASE, RING_TAIL, ORIGIN, ACCEPTED,
-STATUS), or restores a checkpoint of a contained session (THAW with CONTAIN, BASE, ORIGIN,
-ACCEPTED). THAW is a directory with CRIU's images, which the launcher edits, and the file `output`,
+STATUS), or restores a checkpoint (THAW, BASE, ORIGIN, ACCEPTED; of a contained session with
+CONTAIN). THAW is a directory with CRIU's images, which the launcher edits, and the file `output`,
 the bytes before BASE. CRIU has paths: the program, its loader, and directories of libraries.
 DEADLINE is the first deadline of a session with a lease, as in the packet FENCE: the keeper has it
 before a host speaks to it.
@@ -66,12 +71,16 @@ from typing import Final, NamedTuple
 
 from holdfast.model import limits
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 VERSION: Final = 1
 HALT_SIGNAL: Final = 10
 RELEASE_SIGNAL: Final = 12
 OLD_HALT_SIGNAL: Final = 35
 OLD_RELEASE_SIGNAL: Final = 36
-INIT_NAME, HALTED_NAME = b"hf-init", b"hf-init halted"
+INIT_NAME, HALTED_NAME, HF_ROOT_NAME = b"hf-init", b"hf-init halted", b"hf-root"
 PID_MAX, OFFSET_MAX, STATUS_MAX = 2**31 - 1, 2**63 - 1, 0xFFFF
 
 SIZE = struct.Struct("<HH")
@@ -119,6 +128,8 @@ _I64 = struct.Struct("<q")
 SPAWN_HEADER = struct.Struct("<4sHI")
 SPAWN_MAGIC: Final = b"HFS1"
 QUIT_MAGIC: Final = b"HFQ1"  # the nursery ends itself; keepers are not touched
+WORKER_MAGIC: Final = b"HFW1"
+WORKER_DESCRIPTORS: Final = 3
 SPAWN_OK, SPAWN_FAILED = 0, 1
 GATE_NONE, GATE_WANTED, GATE_REQUIRED = 0, 1, 2
 SPAWN_REPLY = struct.Struct("<BiIH")  # result, errno, pid, length of text
@@ -248,6 +259,21 @@ def spawn(s: Spawn) -> bytes:
     return SPAWN_HEADER.pack(SPAWN_MAGIC, VERSION, len(body)) + body
 
 
+def worker(argv: Sequence[bytes], env: Sequence[bytes]) -> bytes:
+    """Encode the request for a worker."""
+    body = b"".join(word + b"\0" for word in (*argv, b"", *env))
+    return SPAWN_HEADER.pack(WORKER_MAGIC, VERSION, len(body)) + body
+
+
+def read_worker(body: bytes) -> tuple[list[bytes], dict[bytes, bytes]]:
+    """Decode words and environment."""
+    words = body.split(b"\0")[:-1]
+    if b"" not in words[1:]:
+        raise Malformed("a worker without words, or without an end of them")
+    at = words.index(b"")
+    return words[:at], dict(entry.split(b"=", 1) for entry in words[at + 1 :] if b"=" in entry)
+
+
 def read_spawn(body: bytes) -> Spawn:
     """Decode a request. Unknown, missing or out-of-range values are refused."""
     one: dict[int, bytes] = {}
@@ -364,8 +390,8 @@ def _wrong(r: Spawn) -> str:
 def _wrong_thaw(r: Spawn) -> str:
     if not r.thaw:
         return "CRIU without a checkpoint" if r.criu else ""
-    if r.containment is None or r.adopt_pid or r.argv or len(r.criu) < _CRIU_PATHS_MIN:
-        return "a checkpoint needs a containment and CRIU, and no program"
+    if r.adopt_pid or r.argv or len(r.criu) < _CRIU_PATHS_MIN:
+        return "a checkpoint needs CRIU, and no program"
     paths = (r.thaw, *r.criu)
     if len(paths) > limits.CONTAINED_PATHS or any(p[:1] != b"/" or b"\0" in p for p in paths):
         return "a bad path of a checkpoint"
