@@ -12,7 +12,12 @@ from holdfast.model import jsontext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from typing import Any, Final, NoReturn
+
+    Canonical = (
+        None | bool | int | str | Sequence["Canonical"] | Mapping[str, "Canonical"]
+    )  # a value that `encode` takes
 
 MAX_DEPTH: Final = 8
 MAX_INT: Final = 1 << 63  # fits a 64-bit integer or bigint of every language

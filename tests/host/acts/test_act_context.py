@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import pwd
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -179,7 +180,7 @@ def test_p4_only_a_shell_has_a_directory_and_a_posix_shell_is_a_shell(tmp_path: 
     run(work)
 
 
-HOME = os.path.realpath(os.path.expanduser("~"))
+HOME = os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)
 
 
 def test_p4_in_a_contained_session_the_path_is_as_inside(tmp_path: Path) -> None:

@@ -340,6 +340,25 @@ def test_a_draft_that_cannot_be_recorded_fails_alone(database: Path) -> None:
     at_desk(database, work)
 
 
+def test_p2_an_owed_entry_is_recorded_without_facts_that_have_no_canonical_form(
+    database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise the act would have no outcome, and no entry would say so."""
+    fraction: Any = {"at": 1.5}
+
+    async def work(desk: Desk) -> None:
+        intent = await desk.journal.intent(desk.draft())
+        desk.journal.outcome(intent, record.APPLIED, **fraction)
+        outcome = (await desk.entries())[-1]
+        assert outcome["outcome"] == record.APPLIED
+        assert outcome["facts"] == {"left_out": "float has no canonical spelling"}
+        assert desk.journal.writer.refused == 1 and not await desk.journal.unfinished()
+        assert codes(await desk.findings()) == set()
+
+    at_desk(database, work)
+    assert "the record refused facts of command" in caplog.text
+
+
 def test_entries_are_never_changed(database: Path) -> None:
     async def work(desk: Desk) -> None:
         await desk.act()

@@ -66,6 +66,7 @@ from holdfast.model import canonical, signing
 from holdfast.model.words import names_of, words_of
 
 if TYPE_CHECKING:
+    from holdfast.model.canonical import Canonical
     from holdfast.model.jsontext import Json
 
 GENESIS: Final = "0" * 64  # `prev` of the first entry
@@ -145,7 +146,7 @@ class Draft:
     reason: str = ""
     intent: int | None = None
     outcome: str | None = None
-    facts: Mapping[str, object] = field(default_factory=dict)
+    facts: Mapping[str, Canonical] = field(default_factory=dict)
     statement: bytes | None = None
     signature: bytes | None = None
     commit: str | None = None
@@ -163,9 +164,18 @@ _BESIDE: Final = {"content", "salt", "time", "keyed", "reply"}
 _COPIED: Final = tuple(f.name for f in fields(Draft) if f.name not in _CHANGED | _BESIDE)
 
 
-def host_fact(session: str, epoch: int, kind: str, actor: str, modality: str, **more: Any) -> Draft:
+def host_fact(
+    session: str,
+    epoch: int,
+    kind: str,
+    actor: str,
+    modality: str,
+    *,
+    facts: Mapping[str, Canonical] | None = None,
+    **more: Any,
+) -> Draft:
     """A fact on the host's own word, without originators unless they are given."""
-    given = {"originators": ()} | more
+    given = {"originators": (), "facts": facts or {}} | more
     return Draft(session, epoch, "fact", kind, actor, modality, HOST, **given)
 
 
@@ -315,7 +325,7 @@ def _text(text: str) -> str:
 def outcome_of(
     entry: Mapping[str, Any],
     result: str,
-    facts: Mapping[str, object],
+    facts: Mapping[str, Canonical],
     reason: str = "",
     others: Iterable[str] = (),
 ) -> Draft:

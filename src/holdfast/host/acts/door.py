@@ -67,6 +67,7 @@ from holdfast.model.errors import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.model.canonical import Canonical
     from holdfast.model.jsontext import Json
 
 SHOWN: Final[Terminal] = (True, True)  # typed at a prompt that shows the text
@@ -115,8 +116,8 @@ class Act:
         # The state that the act uses, with authors; None: not determined.
         self.shaped: tuple[Shaped, ...] | None = None
         self._taken: int | None = None
-        self.part: dict[str, object] = {}  # how much of the act was applied, if not all
-        self.outcome: dict[str, object] = {}  # facts for the record, once the act is applied
+        self.part: dict[str, Canonical] = {}  # how much of the act was applied, if not all
+        self.outcome: dict[str, Canonical] = {}  # facts for the record, once the act is applied
         self.effects: Shown | None = None  # as the outcome has them
         self.approvers: tuple[str, ...] = ()
         self.repeat = False  # the act was submitted before this request came
@@ -150,9 +151,8 @@ class Act:
                 binding=conn.binding,
                 once=self.once,
             )
-            self.same = (
-                door.journal.digest(self.kind, acts.intention(op, body)) if self.once else b""
-            )
+            self.intention = acts.intention(op, body) if self.once else b""
+            self.same = door.journal.once.digest(self.kind, self.intention)
         except ValueError as e:
             raise NotAllowed(
                 f"this is not what {conn.operator} signed: {e}",
@@ -267,7 +267,7 @@ class Act:
         """Notes the duration of a phase, for traces."""
         self.phases.append((phase, began, time.time_ns()))
 
-    def applied(self, act: int | None = None, **facts: object) -> None:
+    def applied(self, act: int | None = None, **facts: Canonical) -> None:
         self._became(record.APPLIED, "", **({"act": act} if act is not None else {}), **facts)
 
     def not_applied(self, error: BaseException) -> None:
@@ -280,7 +280,7 @@ class Act:
             result = record.FAILED if isinstance(error, HoldfastError) else record.UNKNOWN
         self._became(result, error.message if isinstance(error, HoldfastError) else "")
 
-    def _became(self, result: str, reason: str, **facts: object) -> None:
+    def _became(self, result: str, reason: str, **facts: Canonical) -> None:
         if self.written is None or self._over:
             return
         self._over = True
@@ -309,7 +309,7 @@ class Act:
         if self.written is None and not self._door.journal.failing:
             self._door.journal.post(self._fact(verdict, error.message))
 
-    def happened(self, **facts: object) -> None:
+    def happened(self, **facts: Canonical) -> None:
         """Records an act that has taken effect already: seize, halt, revoke."""
         draft = self._fact("allow", "")
         self._door.journal.post(replace(draft, facts=self._touches | facts))
@@ -365,7 +365,7 @@ class Act:
         return (*known, UNKNOWN) if unseen else tuple(known)
 
     @property
-    def _touches(self) -> dict[str, object]:
+    def _touches(self) -> dict[str, Canonical]:
         """The shaped state that the act uses, and where its client runs, for the record."""
         ref = f"hf:{self.session.id}@{self.epoch}"
         return {
@@ -544,7 +544,7 @@ class Door:
             key, now = act.conn.key, time.time()
             self._rights.require(key, right, act.about, now, command, spend=False)
 
-    def record_joined(self, conn: Connection, how: str, /, **facts: object) -> None:
+    def record_joined(self, conn: Connection, how: str, /, **facts: Canonical) -> None:
         """Records that a new key was let in: the first, a recovered or an invited one.
 
         The joiner signed for that in the handshake; the record has the host's word.
@@ -648,7 +648,7 @@ def known_foreign(shaped: Sequence[Shaped] | None, operator: str) -> list[Shaped
 
 
 def testimony(
-    conn: Connection, session: str, epoch: int, kind: str, facts: Mapping[str, object] = NOTHING
+    conn: Connection, session: str, epoch: int, kind: str, facts: Mapping[str, Canonical] = NOTHING
 ) -> Draft:
     """An entry about the operator of a connection, on the host's word."""
     who, key = (conn.operator, conn.modality), signing.show(conn.key)

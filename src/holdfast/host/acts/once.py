@@ -24,6 +24,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.core.contract.table import OPERATIONS
@@ -79,7 +80,9 @@ class Keys:
 
     async def _answer(self, act: Act) -> Json | None:
         assert act.once is not None
-        looking = self._journal.once(act.session.id, act.conn.operator, act.once)
+        keys = self._journal.once
+        digest = partial(keys.digest, act.kind, act.intention)
+        looking = keys.find(act.session.id, act.conn.operator, act.once, digest)
         try:
             first = await asyncio.wait_for(looking, LOOK_S if act.op in AT_ONCE else None)
         except (TimeoutError, Unavailable):
@@ -97,9 +100,10 @@ class Keys:
             return _told_again(act, json.loads(first.reply))
         if row.repeatable and not row.same_number:
             return None
+        where = f"{act.session.id} entry {first.seq}" if first.seq else "at another machine"
         raise OutcomeUnknown(
-            f"the first act with this key ({act.session.id} entry {first.seq}) was recorded, and "
-            "it cannot be known whether it took effect",
+            f"the first act with this key ({where}) was recorded, and it cannot be known whether "
+            "it took effect",
             "look first; then act under a new key if it is still needed",
         )
 
@@ -125,12 +129,14 @@ class Keys:
         """Makes the act's answer durable, if the disk is able to, before the client gets it."""
         if act.once is None:
             return
-        if act.written is None:  # recorded after the effect, or followed after a lost answer
-            seq = act.first.seq if act.first is not None else None
-            name = (act.session.id, act.conn.operator, act.once)
-            saving = self._journal.keep_once(*name, act.same, seq, record.APPLIED, act.reply)
-        else:
+        keys, session = self._journal.once, act.session.id
+        if act.written is not None:
             saving = self._journal.settled()
+        elif act.first is not None:  # followed after a lost answer
+            saving = keys.complete(session, act.first.actor, act.once, record.APPLIED, act.reply)
+        else:  # recorded after the effect
+            operator = act.conn.operator
+            saving = keys.keep(session, operator, act.once, act.same, record.APPLIED, act.reply)
         try:
             await asyncio.wait_for(saving, KEEP_S)
         except (TimeoutError, Unavailable):
@@ -163,5 +169,5 @@ def kept(reply: Json) -> bytes | None:
 
 def _same(act: Act, same: bytes, seq: int | None = None) -> None:
     if act.same != same:
-        entry = "" if seq is None else f" (entry {seq} of the record of {act.session.id})"
+        entry = "" if not seq else f" (entry {seq} of the record of {act.session.id})"
         raise OnceUsed(f"the key {act.once!a} belongs to another act{entry}")

@@ -21,8 +21,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import apsw
 
@@ -30,11 +29,15 @@ from holdfast.core.record import record
 from holdfast.core.record.examine import read_signed
 from holdfast.core.record.record import UNSEEN, Draft, Signed, Terminal, Written
 from holdfast.host.storage import record_table as table
+from holdfast.host.storage.once_keys import OnceKeys
 from holdfast.host.storage.record_writer import RECENT_ENTRIES, Item, RecordWriter
 from holdfast.host.storage.store import Store
 from holdfast.model import signing
 from holdfast.model.errors import Lost, Unavailable, Usage
 from holdfast.model.probe import probe
+
+if TYPE_CHECKING:
+    from holdfast.model.canonical import Canonical
 
 PAGE_ENTRIES: Final = 500  # read at once
 
@@ -73,6 +76,7 @@ class Journal:
         self._private = private
         self._clock = clock
         self._followers: dict[str, set[asyncio.Event]] = {}
+        self.once = OnceKeys(store, private)
         self._writer = self.writer = RecordWriter(store, private, clock, self._wake)
 
     # ------------------------------------------------------------ recording
@@ -99,7 +103,7 @@ class Journal:
         others: Iterable[str] = (),
         reply: bytes | None = None,
         /,
-        **facts: object,
+        **facts: Canonical,
     ) -> None:
         """`others`: originators that were found after the intent was recorded.
 
@@ -107,63 +111,6 @@ class Journal:
         """
         draft = record.outcome_of(intent.fields, result, facts, reason, others)
         self.post(replace(draft, reply=reply))
-
-    # ------------------------------------------------------------ idempotency keys
-
-    def digest(self, kind: str, content: bytes) -> bytes:
-        """Tells acts apart without keeping their content: only this machine can compute it."""
-        key = blake2b(self._private, digest_size=32, person=b"holdfast once").digest()
-        return blake2b(kind.encode() + b"\0" + content, digest_size=32, key=key).digest()
-
-    async def once(self, session: str, actor: str, once: str) -> table.KeyedAct | None:
-        """The act to which the key of this operator belongs."""
-        found: table.KeyedAct | None = await self._store.run(
-            lambda db: table.once(db, session, actor, once)
-        )
-        return found
-
-    async def keep_once(
-        self,
-        session: str,
-        actor: str,
-        once: str,
-        same: bytes,
-        seq: int | None,
-        outcome: str,
-        reply: bytes | None,
-    ) -> None:
-        """Keeps the answer to an act. `seq`: the entry of the act; None: the newest entry."""
-
-        def job(db: apsw.Connection) -> None:
-            at = table.tip(db, session).seq if seq is None else seq
-            table.put_once(db, session, actor, once, same, at, outcome, reply)
-
-        await self._store.run(job)
-
-    async def once_keys(self, session: str) -> tuple[tuple[int, str], list[table.Key]]:
-        """The end of a session's record, and its idempotency keys, at this moment."""
-        found: tuple[table.Tip, list[table.Key]] = await self._store.run(
-            lambda db: (table.tip(db, session), table.once_keys(db, session))
-        )
-        return found
-
-    async def inherit_once(self, keys: Sequence[table.Key], branches: Sequence[str]) -> None:
-        """Give branches the idempotency keys of their parent."""
-
-        def job(db: apsw.Connection) -> None:
-            for branch in branches:
-                table.inherit_once(db, keys, branch)
-
-        await self._store.run(job)
-
-    async def disinherit_once(self, branches: Sequence[str]) -> None:
-        """Undo it, for branches that do not begin."""
-
-        def job(db: apsw.Connection) -> None:
-            for branch in branches:
-                table.forget_once(db, branch)
-
-        await self._store.run(job)
 
     def keys(self, typist: Typist, number: int) -> None:
         """Records an input of raw keys, in a range with adjacent inputs of the attachment."""
@@ -363,7 +310,7 @@ class Journal:
         actor: str,
         modality: str,
         reason: str = "",
-        **facts: object,
+        **facts: Canonical,
     ) -> list[int]:
         """Deletes the contents of entries, and records that in the same transaction.
 
@@ -379,7 +326,7 @@ class Journal:
         def job(db: apsw.Connection) -> Written | None:
             gone[:] = table.redact(db, session, seqs)
             if gone:
-                told = {"seqs": list(gone), **facts}
+                told: dict[str, Canonical] = {"seqs": list(gone), **facts}
                 return self._told(db, session, record.REDACT, actor, modality, reason, told)
             return None
 
@@ -402,7 +349,7 @@ class Journal:
             gone[0] = max(0, through - first + 1)
             if through < first:
                 return None
-            facts: dict[str, object] = {
+            facts: dict[str, Canonical] = {
                 "through": through,
                 "hash": table.hash_at(db, session, through),
                 "entries": gone[0],
@@ -422,7 +369,7 @@ class Journal:
         actor: str,
         modality: str,
         reason: str,
-        facts: dict[str, object],
+        facts: dict[str, Canonical],
     ) -> Written:
         """Appends an entry of the host itself, and signs the head at once."""
         end = table.tip(db, session)
@@ -462,6 +409,21 @@ class Journal:
         acts = {int(one.rpartition("#")[2]): one for one in references}
         known = await self._store.run(lambda db: table.known_outcomes(db, session, min(acts)))
         return [one for act, one in acts.items() if act not in known]
+
+    async def unfinished_at(self, session: str, after: int, time: int) -> list[table.Fields]:
+        """The intents without outcome at that time, which is later than entry `after`."""
+        await self.settled()
+        found: list[table.Fields] = await self._store.run(
+            lambda db: table.unfinished_at(db, session, after, time)
+        )
+        return found
+
+    async def acts_after(self, session: str, after: int) -> list[table.Fields]:
+        """The acts in the newest entries behind that one."""
+        found: list[table.Fields] = await self._store.run(
+            lambda db: table.acts_after(db, session, after)
+        )
+        return found
 
     async def recover(self, fate: Fate) -> Recovered:
         """Gives every intent without outcome the outcome that `fate` finds. Called first of all."""

@@ -111,6 +111,7 @@ class KeyedAct(NamedTuple):
     hash: str | None
     client: str | None
     number: int | None
+    actor: str
 
 
 def put_once(
@@ -145,20 +146,50 @@ def forget_once(db: apsw.Connection, session: str) -> None:
     db.execute("DELETE FROM record_once WHERE session = ?", (session,))
 
 
-def once(db: apsw.Connection, session: str, actor: str, once: str) -> KeyedAct | None:
-    rows = _rows(
-        db,
-        "SELECT o.seq, o.same, o.outcome, o.reply, r.hash, r.body FROM record_once o "
-        "LEFT JOIN record r USING (session, seq) WHERE o.session = ? AND actor = ? AND once = ?",
-        session,
-        actor,
-        once,
-    )
-    if not rows:
-        return None
-    seq, same, outcome, reply, hash, body = rows[0]
+_ONCE = (
+    "SELECT o.actor, o.once, o.seq, o.same, o.outcome, o.reply, r.hash, r.body FROM record_once o "
+    "LEFT JOIN record r USING (session, seq) WHERE o.session = ? "
+)
+
+
+def _keyed(row: tuple[Any, ...]) -> tuple[str, KeyedAct]:
+    """Key and act."""
+    actor, key, seq, same, outcome, reply, hash, body = row
     entry: Fields = canonical.decode(body) if body is not None else {}
-    return KeyedAct(seq, same, outcome, reply, hash, entry.get("client"), entry.get("number"))
+    client, number = entry.get("client"), entry.get("number")
+    return key, KeyedAct(seq, same, outcome, reply, hash, client, number, actor)
+
+
+def once(db: apsw.Connection, session: str, once: str) -> dict[str, KeyedAct]:
+    """The acts with that key, by actor."""
+    found = (_keyed(row) for row in _rows(db, _ONCE + "AND o.once = ?", session, once))
+    return {act.actor: act for _, act in found}
+
+
+def complete_once(
+    db: apsw.Connection, session: str, actor: str, once: str, outcome: str, reply: bytes | None
+) -> None:
+    sql = (
+        "UPDATE record_once SET outcome = ?, reply = ? WHERE session = ? AND actor = ? AND once = ?"
+    )
+    db.execute(sql, (outcome, reply, session, actor, once))
+
+
+def newest_once(db: apsw.Connection, session: str, limit: int) -> list[tuple[str, KeyedAct]]:
+    rows = _rows(db, _ONCE + "ORDER BY o.seq DESC LIMIT ?", session, limit)
+    return [_keyed(row) for row in rows]
+
+
+def arrived_once(db: apsw.Connection, session: str, seq: int, keys: Sequence[Key]) -> None:
+    """Store keys under an entry that does not exist; those of an earlier arrival are replaced."""
+    db.execute("DELETE FROM record_once WHERE session = ? AND seq = ?", (session, seq))
+    for actor, key, same, outcome, reply in keys:
+        db.execute(
+            "INSERT INTO record_once VALUES (?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET "
+            "reply = iif(outcome IS NULL, excluded.reply, reply), "
+            "outcome = ifnull(outcome, excluded.outcome)",
+            (session, actor, key, seq, same, outcome, reply),
+        )
 
 
 def put_head(db: apsw.Connection, session: str, seq: int, head: Signed) -> None:
@@ -217,6 +248,27 @@ def open_intents(db: apsw.Connection) -> list[Fields]:
         "ORDER BY o.session, o.seq",
     )
     return [canonical.decode(body) for (body,) in rows]
+
+
+def unfinished_at(db: apsw.Connection, session: str, after: int, time: int) -> list[Fields]:
+    """The intents without outcome at that time, which is later than entry `after`."""
+    rows = _rows(db, "SELECT body FROM record WHERE session = ? AND seq > ?", session, after)
+    since = [canonical.decode(body) for (body,) in rows]
+    ended = {one["intent"]: one["time"] for one in since if one["phase"] == record.OUTCOME}
+    seqs = [seq for seq, at in ended.items() if at >= time]
+    seqs += [seq for (seq,) in _rows(db, "SELECT seq FROM record_open WHERE session = ?", session)]
+    sql = "SELECT body FROM record WHERE session = ? AND seq = ?"
+    found = [canonical.decode(_rows(db, sql, session, seq)[0][0]) for seq in sorted(seqs)]
+    return [one for one in found if one["time"] < time]
+
+
+def acts_after(db: apsw.Connection, session: str, after: int) -> list[Fields]:
+    """The acts in newer entries, without those that had no effect."""
+    sql = "SELECT body FROM record WHERE session = ? AND seq > ? ORDER BY seq DESC LIMIT ?"
+    rows = _rows(db, sql, session, after, CATCH_UP_ENTRIES)
+    found = [canonical.decode(body) for (body,) in reversed(rows)]
+    void = {one["intent"] for one in found if one.get("outcome") in record.NO_EFFECT}
+    return [one for one in found if _is_act(one) and one["seq"] not in void]
 
 
 def known_outcomes(db: apsw.Connection, session: str, after: int) -> set[int]:

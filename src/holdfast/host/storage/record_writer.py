@@ -8,6 +8,10 @@ When the disk refuses, every caller that waits to act gets an error at once. Owe
 in the queue and are tried again. An owed draft that finds no room is counted, and the count
 is recorded as a `gap` as soon as there is room: the record may have a hole, but says so.
 
+A draft that has no canonical form is a defect of this host. The caller that waits gets an error. An
+owed draft is written without its facts, so that the act is in the record and has an outcome; the
+host's log and a counter tell of it.
+
 After a group the end of each chain is signed, at most once in HEAD_EVERY_S and once more when the
 queue is quiet. The store keeps the newest head of a session; clients keep the received heads.
 """
@@ -26,6 +30,7 @@ import apsw
 from holdfast.core.prometheus_text import Histogram
 from holdfast.core.record import record
 from holdfast.core.record.record import Draft, Terminal, Written
+from holdfast.host.runtime.notify import log_error
 from holdfast.host.runtime.tasks import Tasks
 from holdfast.host.storage import record_table as table
 from holdfast.host.storage.store import Store
@@ -53,6 +58,7 @@ class Item:
     owed: bool
     future: asyncio.Future[Written] | None = None
     last: int | None = None  # of keys: the present end of the range
+    problem: ValueError | None = None  # why an owed draft was written without its facts
 
 
 class RecordWriter:
@@ -71,6 +77,7 @@ class RecordWriter:
         self.recent: dict[str, deque[str]] = {}
         self.read: set[str] = set()
         self.entries = 0  # made durable by this host
+        self.refused = 0  # owed drafts with facts that have no canonical form
         self.took = Histogram()  # seconds per group
         self._store = store
         self._private = private
@@ -204,12 +211,10 @@ class RecordWriter:
             for item in batch:
                 session = item.draft.session
                 end = tips.get(session) or table.tip(db, session)
+                late, at = now - item.asked > LATE_NS, item.draft.time or item.asked
                 try:
-                    late, at = now - item.asked > LATE_NS, item.draft.time or item.asked
-                    written = table.append(db, item.draft, end, at, late)
-                except (
-                    ValueError
-                ) as e:  # the entry is not canonical or too long: a bug in the caller
+                    written = _append(db, item, end, at, late)
+                except ValueError as e:  # not canonical or too long: a bug in the caller
                     results.append(e)
                     continue
                 tips[session] = table.Tip(written.seq, written.hash)
@@ -224,6 +229,12 @@ class RecordWriter:
     def _settle(self, item: Item, result: Written | Exception) -> None:
         if isinstance(result, Written):
             self.remember(result)
+        elif item.owed:
+            item.problem = item.problem or ValueError(f"{result}")
+        if item.problem is not None:
+            self.refused += 1
+            probe("host.journal.refused")
+            log_error(f"the record refused facts of {item.draft.kind}", item.problem)
         if item.future is not None and not item.future.done():
             if isinstance(result, Exception):
                 item.future.set_exception(Usage(f"this cannot be recorded: {result}"))
@@ -298,3 +309,14 @@ class RecordWriter:
         else:
             self._head_at.update(dict.fromkeys(sessions, time.monotonic()))
             self._unsigned -= set(sessions)
+
+
+def _append(db: apsw.Connection, item: Item, end: table.Tip, at: int, late: bool) -> Written:
+    try:
+        return table.append(db, item.draft, end, at, late)
+    except ValueError as e:
+        if not item.owed:
+            raise
+        item.problem = e
+        bare = replace(item.draft, facts={"left_out": str(e)[: record.REASON_CHARS]})
+        return table.append(db, bare, end, at, late)

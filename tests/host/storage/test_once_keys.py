@@ -1,0 +1,131 @@
+"""A9: idempotency keys that go with a session to other machines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast.core.record import record
+from holdfast.host.storage import once_keys, record_table
+from holdfast.host.storage.once_keys import OnceKeys, Row
+from holdfast.host.storage.record_table import KeyedAct
+from holdfast.host.storage.store import Store
+
+SESSION = "0123456789ab"
+ACT = ("command", b"echo x >> file")
+LONG = f'{{"digest":"{64 * "0"}","secret":"{200 * "0"}","client":null,"number":null}}'
+
+
+class Machine:
+    def __init__(self, path: Path, number: int) -> None:
+        self.store = Store(str(path / f"{number}.db"))
+        self.store.start()
+        self.keys = OnceKeys(self.store, bytes([number]) * 32)
+
+    async def used(self, actor: str, once: str, outcome: str | None, reply: bytes | None) -> None:
+        def job(db: apsw.Connection) -> None:
+            same = self.keys.digest(*ACT)
+            record_table.put_once(db, SESSION, actor, once, same, 7, outcome, reply)
+
+        await self.store.run(job)
+
+    async def find(self, actor: str, once: str, act: tuple[str, bytes] = ACT) -> KeyedAct | None:
+        return await self.keys.find(SESSION, actor, once, partial(self.keys.digest, *act))
+
+
+def on_machines(path: Path, work: Callable[..., Coroutine[Any, Any, None]], count: int) -> None:
+    async def go() -> None:
+        machines = [Machine(path, number) for number in range(1, count + 1)]
+        try:
+            await work(*machines)
+        finally:
+            for one in machines:
+                one.store.close()
+
+    asyncio.run(go())
+
+
+def test_a9_a_key_is_known_at_the_second_and_third_machine(tmp_path: Path) -> None:
+    async def work(*machines: Machine) -> None:
+        first = machines[0]
+        await first.used("ann", "kk", record.APPLIED, b'{"exit_code": 0}')
+        for before, now in zip(machines, machines[1:], strict=False):
+            await now.keys.arrive(SESSION, await before.keys.travelling(SESSION))
+            for operator in ("ann", "bob"):  # the same person may have another name there
+                found = await now.find(operator, "kk")
+                assert found is not None and found.reply == b'{"exit_code": 0}'
+                assert (found.same, found.seq) == (now.keys.digest(*ACT), once_keys.BROUGHT)
+            other = ("command", b"rm file")
+            found = await now.find("ann", "kk", other)
+            assert found is not None and found.same != now.keys.digest(*other)
+            assert await now.find("bob", "kk", other) is None
+        assert await machines[-1].find("ann", "other") is None
+
+    on_machines(tmp_path, work, 3)
+
+
+def test_a9_a_key_that_comes_home_has_the_answer_that_was_found_away(tmp_path: Path) -> None:
+    async def work(here: Machine, there: Machine) -> None:
+        await here.used("ann", "kk", None, None)
+        await there.keys.arrive(SESSION, await here.keys.travelling(SESSION))
+        found = await there.find("bob", "kk")
+        assert found is not None and found.outcome is None
+        await there.keys.complete(SESSION, found.actor, "kk", record.APPLIED, b"{}")
+        await here.keys.arrive(SESSION, await there.keys.travelling(SESSION))
+        home = await here.find("ann", "kk")
+        assert home is not None and (home.seq, home.outcome, home.reply) == (7, "applied", b"{}")
+
+    on_machines(tmp_path, work, 2)
+
+
+def test_a9_the_keys_that_travel_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key without its answer still refuses a retry."""
+    monkeypatch.setattr(once_keys, "KEYS_MAX", 3)
+    monkeypatch.setattr(once_keys, "REPLIES_BYTES", 5)
+
+    async def work(here: Machine, there: Machine) -> None:
+        for number in range(5):
+            await here.used("ann", f"k{number}", record.APPLIED, b"{ 0 }")
+        rows = await here.keys.travelling(SESSION)
+        assert len(rows) == 3 and [row[4] for row in rows].count(None) == 2
+        await there.keys.arrive(SESSION, rows)
+        for row in rows:
+            found = await there.find("ann", row[1])
+            assert found is not None and found.outcome == record.APPLIED
+
+    on_machines(tmp_path, work, 2)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (),
+        (1,),
+        ("ann", "kk", "no json", None, None),
+        ("ann", "kk", '{"digest": "00"}', None, None),
+        ("ann", "kk", '{"digest":"0","secret":"00","client":null,"number":1}', None, None),
+        ("ann", "kk", '{"digest":"00","secret":"00","client":7,"number":1}', None, None),
+        ("ann", "kk", LONG, None, None),
+        ("ann", None, "{}", None, None),
+        "ann",
+    ],
+)
+def test_a9_a_damaged_key_of_another_machine_is_left_out(
+    tmp_path: Path, row: Sequence[Any]
+) -> None:
+    async def work(here: Machine, there: Machine) -> None:
+        await here.used("ann", "sound", record.APPLIED, None)
+        rows: tuple[Row, ...] = await here.keys.travelling(SESSION)
+        await there.keys.arrive(SESSION, [row, *rows])
+        assert await there.find("ann", "kk") is None
+        assert await there.find("ann", "sound") is not None
+
+    on_machines(tmp_path, work, 2)
