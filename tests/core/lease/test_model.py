@@ -8,6 +8,7 @@ otherwise the check would prove nothing. Long random histories follow.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -169,10 +170,22 @@ WALKS, STEPS, PHASE = 25, 150, 30
 
 @pytest.mark.parametrize("others", ["b", "bc"])
 def test_r3_long_random_histories_have_no_fault(others: str) -> None:
+    assert walk(others, range(WALKS)), "sessions must move in these histories"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("others", ["b", "bc"])
+def test_r3_many_new_random_histories_have_no_fault(others: str) -> None:
+    first = random.SystemRandom().randrange(1 << 40)
+    assert walk(others, range(first, first + 40 * WALKS))
+
+
+def walk(others: str, seeds: Iterable[int]) -> int:
+    """In how many of the random histories a session moved; none may have a fault."""
     takes = tuple((name, 2) for name in ("a", *others))
     budget = Budget(60, 1, 4, takes, 3, 3, 3, releases=2, stops=2)
     moved = 0
-    for seed in range(WALKS):
+    for seed in seeds:
         chosen, world, paused = random.Random(seed), held_by_a(budget, others, slow=0), ""
         for n in range(STEPS):
             if n % PHASE == 0:
@@ -189,4 +202,4 @@ def test_r3_long_random_histories_have_no_fault(others: str) -> None:
             name, world = chosen.choice((rest if quick else ticks) or steps)
             assert not world.fault, (seed, name, world.fault)
         moved += world.top > 1
-    assert moved, "sessions must move in these histories"
+    return moved

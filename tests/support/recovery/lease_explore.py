@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import cache
 from typing import NamedTuple
 
@@ -21,6 +22,14 @@ class Explored(NamedTuple):
 
 def explore(world: World, limit: int) -> Explored:
     """All states that can be reached, or the first one (by the fewest steps) with a fault."""
+    gc.disable()  # millions of records and no cycle among them
+    try:
+        return _explore(world, limit)
+    finally:
+        gc.enable()
+
+
+def _explore(world: World, limit: int) -> Explored:
     came: dict[World, tuple[World, str] | None] = {canonical(world): None}
     frontier = list(came)
     while frontier:

@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 
 from holdfast.core.lease.records import Lease
-from holdfast.host.leases.ownership import Ownership, Status, Terms
+from holdfast.host.leases.ownership import Ownership, Status, Taken, Terms
 from holdfast.host.leases.store import LeaseStore
 from tests.support.installation import Installation, eventually
 
@@ -84,13 +84,13 @@ class Rival:
         """The epoch, and when it was taken; waits as long as it must."""
 
         async def take(ownership: Ownership) -> tuple[int, float]:
-            return await ownership.acquire(session, 0, wait=True), boottime()
+            return (await ownership.take(session, 0, wait=True)).epoch, boottime()
 
         return self._with(take)  # type: ignore[return-value]
 
-    def tries(self, session: str) -> int:
+    def tries(self, session: str) -> Taken:
         """Without waiting."""
-        return self._with(lambda o: o.acquire(session, 0))  # type: ignore[return-value]
+        return self._with(lambda o: o.take(session, 0))  # type: ignore[return-value]
 
     def invalidates(self, session: str) -> None:
         self._with(lambda o: o.invalidate(session, self.name))

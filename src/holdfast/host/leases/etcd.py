@@ -3,7 +3,8 @@
 Only the standard library is used. Endpoints are tried in turn, each for a part of the time, in a
 thread of its own: a name that is not resolved, or an answer that comes byte by byte, has no limit
 in the library. Reads are linearizable: etcd confirms its leader for each. A password is read from a
-file for each login and never kept in a message.
+private file for each login and never kept in a message. Only a password proves a user to the
+gateway: where etcd has users, the gateway refuses a client certificate with a common name.
 """
 
 from __future__ import annotations
@@ -22,13 +23,26 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from holdfast.core.lease.records import Commit, Stored
-from holdfast.model.errors import Unavailable, Usage
+from holdfast.home import private
+from holdfast.host.leases.store import StoreDenied
+from holdfast.model.errors import HoldfastError, Unavailable, Usage
 
 ANSWER_BYTES_MAX: Final = 8 << 20
 READS_PER_REQUEST: Final = 100  # etcd takes 128 operations in a transaction
 ENDPOINTS_MAX: Final = 16
-_UNAUTHENTICATED: Final = (16, 7)  # gRPC codes for a token that is missing or has expired
+SECRET_BYTES_MAX: Final = 64 << 10
+CHECKED: Final = "check"  # a key below the prefix that is never written
+NO_REVISION: Final = (1 << 63) - 1
 ADVICE: Final = "see the options lease.etcd_...; are its members running?"
+# Texts in etcd's refusals, with the cause and the advice.
+_EXPIRED: Final = ("invalid auth token", "revision of auth store is old")
+_REFUSALS: Final = (
+    ("permission denied", "permission", "grant it: `etcdctl role grant-permission --prefix`"),
+    ("authentication failed", "password", "write NAME:PASSWORD to lease.etcd_password_file"),
+    ("user name is empty", "password", "set lease.etcd_password_file"),
+    ("authentication is not enabled", "password", "`etcdctl auth enable`, or remove the option"),
+    ("CommonName of client", "client_certificate", "use a certificate without a common name"),
+)
 
 
 class Access(NamedTuple):
@@ -49,12 +63,15 @@ class EtcdStore:
         self._access = access
         self._at = 0  # the endpoint that answered last
         self._token = ""
+        self._name = ""  # of the user
         self._lock = threading.Lock()  # never held during a request
         self._idle: dict[int, http.client.HTTPConnection] = {}  # by endpoint
         self._hanging: dict[int, Future[dict[str, Any]]] = {}  # endpoints whose time was over
         for url in access.endpoints:
             if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
                 raise Usage(f"{url[:80]!a} is no endpoint of etcd", "like https://10.0.0.1:2379")
+            if access.password_file and not _confidential(url):
+                raise Usage(f"{url[:80]!a} would get a password unencrypted", "use https")
         if not 0 < len(access.endpoints) <= ENDPOINTS_MAX:
             raise Usage("lease.etcd_endpoints is empty or too long", "name the members of etcd")
 
@@ -90,6 +107,11 @@ class EtcdStore:
         until = time.monotonic() + within_s
         return str(self._ask("/v3/maintenance/status", {}, until).get("version", ""))
 
+    def check(self, within_s: float) -> None:
+        """Try to read, and to write without a change: etcd asks for the rights of both."""
+        self.read([CHECKED], within_s)
+        self.commit(Commit(((CHECKED, NO_REVISION),), ((CHECKED, b""),)), within_s)
+
     def close(self) -> None:
         with self._lock:
             while self._idle:
@@ -103,6 +125,7 @@ class EtcdStore:
     def _ask(self, path: str, body: dict[str, Any], until: float) -> dict[str, Any]:
         """The answer of the first endpoint that gives one in its part of the time."""
         why, at, count = "no time is left", self._at, len(self._access.endpoints)
+        denied: StoreDenied | None = None
         for turn in range(count):
             left = until - time.monotonic()
             if left <= 0:
@@ -111,12 +134,13 @@ class EtcdStore:
                 answer = self._within(left / (count - turn), at, path, body)
                 self._at = at
                 return answer
-            except _Denied as e:
-                why, self._token = str(e), ""
+            except StoreDenied as e:
+                denied = e
             except (OSError, http.client.HTTPException, ValueError, KeyError) as e:
+                denied = _tls_refusal(e, self._access.endpoints[at]) or denied
                 why = f"{type(e).__name__}: {e}" if not isinstance(e, OSError) else str(e)
-                at = (at + 1) % count
-        raise Unavailable(f"etcd does not answer: {why[:300]}", ADVICE)
+            at = (at + 1) % count
+        raise denied or Unavailable(f"etcd does not answer: {why[:300]}", ADVICE)
 
     def _within(self, limit_s: float, at: int, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Ask one endpoint. After its time it is not asked again while that request hangs."""
@@ -145,42 +169,123 @@ class EtcdStore:
             connection.sock.settimeout(within_s)
         if self._access.password_file and not self._token:
             self._token = self._login(connection)
-        return self._post(connection, path, body)
+        try:
+            return self._post(connection, path, body, self._token)
+        except _Expired:
+            if self._access.password_file:
+                self._token = self._login(connection)
+        try:
+            return self._post(connection, path, body, self._token)
+        except _Expired as e:
+            self._token = ""
+            recover = "look at etcd's option --auth-token; are the clocks of its members right?"
+            raise StoreDenied("token", f"etcd does not accept its own token: {e}", recover) from e
 
     def _login(self, connection: http.client.HTTPConnection) -> str:
-        with open(self._access.password_file, encoding="utf-8") as f:
-            name, colon, password = f.readline().rstrip("\n").partition(":")
+        path = self._access.password_file
+        line = _private("password", path).decode("utf-8", "replace").partition("\n")[0]
+        self._name, colon, password = line.rstrip("\r").partition(":")
         if not colon:
-            raise ValueError(f"{self._access.password_file} has no line NAME:PASSWORD")
-        asked = {"name": name, "password": password}
+            advice = "write NAME:PASSWORD to it"
+            raise StoreDenied("password", f"{path} has no line NAME:PASSWORD", advice)
+        asked = {"name": self._name, "password": password}
         return str(self._post(connection, "/v3/auth/authenticate", asked)["token"])
 
     def _post(
-        self, connection: http.client.HTTPConnection, path: str, body: dict[str, Any]
+        self,
+        connection: http.client.HTTPConnection,
+        path: str,
+        body: dict[str, Any],
+        token: str = "",
     ) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
-        if self._token:
-            headers["Authorization"] = self._token
-        connection.request("POST", path, json.dumps(body), headers)
+        if token:
+            headers["Authorization"] = token
+        try:
+            connection.request("POST", path, json.dumps(body), headers)
+        except OSError:
+            if isinstance(connection.sock, ssl.SSLSocket):
+                connection.sock.recv(1)  # raises the member's refusal of our certificate, if any
+            raise
         answer = connection.getresponse()
         data = answer.read(ANSWER_BYTES_MAX)
-        found = json.loads(data)
+        try:
+            found = json.loads(data)
+        except ValueError:
+            found = None
         if not isinstance(found, dict):
-            raise ValueError("the answer is no object")
+            raise self._refusal(f"answer {answer.status}: {data[:200].decode('utf-8', 'replace')}")
         if answer.status != 200:
-            said = str(found.get("message") or found.get("error"))[:200]
-            raise _Denied(said) if found.get("code") in _UNAUTHENTICATED else ValueError(said)
+            raise self._refusal(str(found.get("message") or found.get("error"))[:200])
         return found
+
+    def _refusal(self, said: str) -> Exception:
+        if any(text in said for text in _EXPIRED):
+            return _Expired(said)
+        for text, cause, recover in _REFUSALS:
+            if text in said:
+                user = f"user {self._name!a}" if self._name else "a client without a user"
+                if cause == "permission" and not self._name:
+                    cause, recover = "password", "set lease.etcd_password_file"
+                area = f", prefix {self._access.prefix!a}" if cause == "permission" else ""
+                return StoreDenied(cause, f"etcd refuses {user}{area}: {said}", recover)
+        return ValueError(said)
 
     def _connection(self, at: int) -> http.client.HTTPConnection:
         place = urlsplit(self._access.endpoints[at])
         assert place.hostname is not None
         if place.scheme == "http":
             return http.client.HTTPConnection(place.hostname, place.port or 2379)
-        context = ssl.create_default_context(cafile=self._access.ca or None)
-        if self._access.certificate:
-            context.load_cert_chain(self._access.certificate, self._access.key or None)
+        context = self._context()
         return http.client.HTTPSConnection(place.hostname, place.port or 2379, context=context)
+
+    def _context(self) -> ssl.SSLContext:
+        """Read the files anew: certificates are replaced while the host runs."""
+        _, _, ca, certificate, key, _ = self._access
+        try:
+            context = ssl.create_default_context(cafile=ca or None)
+        except OSError as e:
+            said = f"{ca} is no file with certificates: {e.strerror or e}"
+            raise StoreDenied("server_certificate", said, "see lease.etcd_ca") from e
+        if certificate:
+            _private("client_certificate", key or certificate)
+            try:
+                context.load_cert_chain(certificate, key or None, password="")
+            except (OSError, ValueError) as e:
+                said = f"{certificate} is no certificate with its key: {e}"
+                advice = "see lease.etcd_certificate and lease.etcd_key; the key has no passphrase"
+                raise StoreDenied("client_certificate", said, advice) from e
+        return context
+
+
+def _confidential(url: str) -> bool:
+    place = urlsplit(url)
+    return place.scheme == "https" or place.hostname in ("127.0.0.1", "::1", "localhost")
+
+
+def _private(cause: str, path: str) -> bytes:
+    """A file with a secret, which only this account may read."""
+    try:
+        data = private.read(path, SECRET_BYTES_MAX)
+    except HoldfastError as e:
+        raise StoreDenied(cause, e.message, e.recover) from e
+    if data is None:
+        raise StoreDenied(cause, f"{path} does not exist", "see the options lease.etcd_...")
+    return data
+
+
+def _tls_refusal(error: Exception, url: str) -> StoreDenied | None:
+    """The refusal of a certificate, by this side or by the member."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        said = f"the certificate of {url} is not accepted: {error.verify_message}"
+        advice = "name its authority in lease.etcd_ca, and the member as its certificate does"
+        return StoreDenied("server_certificate", said, advice)
+    reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        said = f"{url} does not accept this machine's certificate: {reason.lower()}"
+        advice = "name one that etcd trusts in lease.etcd_certificate and lease.etcd_key"
+        return StoreDenied("client_certificate", said, advice)
+    return None
 
 
 def _in_thread(work: Callable[[], dict[str, Any]]) -> Future[dict[str, Any]]:
@@ -205,8 +310,8 @@ def _cut(connection: http.client.HTTPConnection) -> None:
     connection.close()
 
 
-class _Denied(ValueError):
-    """The token is missing or has expired."""
+class _Expired(Exception):
+    """The token has expired, or was lost with a restart of a member."""
 
 
 def _text(value: bytes) -> str:

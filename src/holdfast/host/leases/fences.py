@@ -12,21 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from holdfast.core.lease.records import HELD, RELEASED, Lease
-from holdfast.host.leases.ownership import Ownership, Status, boottime
+from holdfast.host.leases.fence import Awaited, Fence, refusal
+from holdfast.host.leases.ownership import NO_STORE, Ownership, Status, boottime
 from holdfast.host.processes.halt import Halter, execution
 from holdfast.host.runtime.tasks import Tasks
 from holdfast.host.session.keeper_link import stuck
 from holdfast.host.session.session import Leased, Session
 from holdfast.host.storage.store import SessionRow
 from holdfast.model.errors import Fenced, HoldfastError, Refused, Unavailable
-from holdfast.wire import keeper as wire
 from holdfast.wire import ring as layout
 
 EARLY: Final = 0.05  # of a term: the host freezes before the keeper has to
@@ -38,29 +37,12 @@ TAKE_S: Final = 3.0  # for the next epoch of a session that comes back; then it 
 AGAIN_S: Final = 1.0  # between questions of a session that waits for its epoch
 KEEPER_S: Final = 5.0  # for the keeper to read a deadline
 LATE: Final = "its keeper stood still when the lease was renewed"
-NO_STORE: Final = "the lease could not be renewed: the store of leases cannot be reached"
 
 Waiting = Callable[[float, str], None]
 
 
 def silent(left: float, why: str) -> None:
     """Tell no client how long a lease is awaited."""
-
-
-class Awaited(Unavailable):
-    """A session cannot come back yet: its next epoch is not to be had now, but may be later."""
-
-
-@dataclass(slots=True)
-class _Fence:
-    until: float = 0.0  # of the keeper's deadline, on CLOCK_BOOTTIME
-    freeze_fd: int = -1
-    newest: int | None = None  # the deadline that the keeper has not been given yet
-    giving: asyncio.Task[None] | None = None  # until the keeper has read all deadlines
-    timer: asyncio.TimerHandle | None = None
-    ours: bool = True
-    why: str = ""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(slots=True)
@@ -90,7 +72,7 @@ class Leases:
         self.shared, self._runs = shared, runs
         self._make, self._halter, self._sessions = make, halter, sessions
         self._made: Ownership | None = None
-        self._fences: dict[str, _Fence] = {}
+        self._fences: dict[str, Fence] = {}
         self._taken: dict[str, _Taken] = {}  # of re-homable sessions
         self._tasks = Tasks("the fence of a session")
 
@@ -210,10 +192,10 @@ class Leases:
         try:
             return await self.status(session)
         except Unavailable as e:
-            raise Unavailable(
-                f"the store of leases must say who may have this session: {e.message}",
-                "nothing was changed; try again when the store answers",
-            ) from e
+            if not e.retry_safe:
+                raise
+            why = f"the store of leases must say who may have this session: {e.message}"
+            raise Unavailable(why, "nothing was changed; try again when the store answers") from e
 
     async def release(self, session: str, epoch: int, by: str = "host") -> None:
         """The incarnation acts no more: its successor, on any machine, need not wait.
@@ -239,8 +221,21 @@ class Leases:
 
     # ------------------------------------------------------------ an operator's changes
 
+    async def invalidate(self, session_id: str, by: str) -> Status:
+        """End a lease, wherever its owner is. An incarnation here is fenced on return."""
+        await self.ownership.invalidate(session_id, by)
+        status = await self.status(session_id)
+        found, left = status.lease, status.left
+        session, fence = self._of(session_id, found.epoch if found is not None else 0)
+        if session is not None and fence is not None and found is not None:
+            self.ownership.drop(session_id)
+            self.lost(session_id, found.epoch, found)
+            fence.saw(found, left)
+            await self._freeze(session, fence, _why(found, found.epoch))
+        return status
+
     async def set_rehomable(self, session: Session, on: bool, by: str) -> None:
-        fence = self._fences.setdefault(session.id, _Fence())
+        fence = self._fences.setdefault(session.id, Fence())
 
         async def before(until: float) -> None:
             """The deadline comes first: a paused host could not set it after the commit."""
@@ -263,11 +258,12 @@ class Leases:
     def begin(self, session: Session) -> None:
         """Observer: a session begins, or this host found it."""
         session.lease = lambda: self.shown(session)
+        session.fenced = lambda: self.refusal(session)
         session.on_fence_fell = lambda: self._fell(session)
         taken = self._taken.pop(session.id, None)
         session.record.rehomable = session.record.rehomable or taken is not None
         if session.record.rehomable:
-            self._fences[session.id] = _Fence()
+            self._fences[session.id] = Fence()
         if taken is not None and taken.epoch == session.record.epoch:
             self._set(session, taken.until)
             if taken.lost:
@@ -293,7 +289,7 @@ class Leases:
         fence = self._fences.pop(session.id, None)
         if fence is not None:
             self.ownership.drop(session.id)
-            _close(fence)
+            fence.close()
         self._halter.fenced.discard(session.id)
 
     def halted(self, session: Session) -> bool:
@@ -307,13 +303,7 @@ class Leases:
             raise self.refusal(session)
 
     def refusal(self, session: Session) -> Fenced:
-        fence = self._fences.get(session.id)
-        why = fence.why if fence is not None and fence.why else NO_STORE
-        return Fenced(
-            f"session {session.name} is fenced: {why}",
-            "it goes on when its lease is back; `holdfast lease show` tells more",
-            why=why,
-        )
+        return refusal(session.name, self._fences.get(session.id))
 
     def shown(self, session: Session) -> Leased | None:
         """The lease as `ls` shows it, without asking the store; None: pinned."""
@@ -366,6 +356,9 @@ class Leases:
         if session is None or fence is None:
             return
         fence.ours, fence.until = False, 0.0
+        fence.saw(found, found.wait_s if found is not None else 0.0)
+        if fence.timer is not None:
+            fence.timer.cancel()
         self._send(session, fence, AT_ONCE_NS)
         self._tasks.spawn(self._give_up(session, fence, found))
 
@@ -376,7 +369,7 @@ class Leases:
             if (session := self._sessions.get(session_id)) is not None:
                 self.lost(session_id, session.record.epoch, None)
 
-    def _of(self, session_id: str, epoch: int) -> tuple[Session | None, _Fence | None]:
+    def _of(self, session_id: str, epoch: int) -> tuple[Session | None, Fence | None]:
         session = self._sessions.get(session_id)
         if session is None or session.record.epoch != epoch:
             return None, None
@@ -390,7 +383,7 @@ class Leases:
         self._send(session, fence, int(until * 1e9))
         self._watch(session.id, fence)
 
-    def _send(self, session: Session, fence: _Fence, deadline_ns: int) -> None:
+    def _send(self, session: Session, fence: Fence, deadline_ns: int) -> None:
         """Give the keeper this deadline, once it has read the last one.
 
         A keeper that stood still must not find many deadlines that have passed meanwhile.
@@ -400,13 +393,13 @@ class Leases:
             self._give(session, fence)
             fence.giving = self._tasks.spawn(self._give_newest(session, fence))
 
-    async def _give_newest(self, session: Session, fence: _Fence) -> None:
+    async def _give_newest(self, session: Session, fence: Fence) -> None:
         await session.terminal(None)
         while fence.newest is not None:
             self._give(session, fence)
             await session.terminal(None)
 
-    async def _given(self, session: Session, fence: _Fence) -> None:
+    async def _given(self, session: Session, fence: Fence) -> None:
         """Wait until the keeper has read the newest deadline."""
         if fence.giving is not None:
             await asyncio.wait({fence.giving}, timeout=KEEPER_S)
@@ -419,25 +412,15 @@ class Leases:
         if fence is not None and session.state != "fenced":
             self._tasks.spawn(self._fenced_by_keeper(session, fence))
 
-    async def _fenced_by_keeper(self, session: Session, fence: _Fence) -> None:
+    async def _fenced_by_keeper(self, session: Session, fence: Fence) -> None:
         await self._freeze(session, fence, LATE)
         self.ownership.hold(session.id, session.record.epoch)  # a renewal ends it
 
-    def _give(self, session: Session, fence: _Fence) -> None:
-        """Send the newest deadline, with the control group's freezer if there is one."""
-        assert fence.newest is not None
-        packet = wire.fence(session.record.epoch, fence.newest)
-        fence.newest = None
-        if fence.freeze_fd < 0:
-            group = self._halter.groups.find(session.id, session.record.root_pid)
-            try:
-                fence.freeze_fd = os.open(f"{group}/cgroup.freeze", os.O_WRONLY | os.O_CLOEXEC)
-            except OSError:
-                fence.freeze_fd = -1  # then the keeper stops the processes itself
-        if fence.freeze_fd < 0 or not session.link.send_descriptor(packet, fence.freeze_fd):
-            session.link.send(packet)
+    def _give(self, session: Session, fence: Fence) -> None:
+        group = self._halter.groups.find(session.id, session.record.root_pid)
+        fence.give(session, group)
 
-    def _watch(self, session_id: str, fence: _Fence) -> None:
+    def _watch(self, session_id: str, fence: Fence) -> None:
         if fence.timer is not None:
             fence.timer.cancel()
         early = min(EARLY_MAX_S, EARLY * self.ownership.terms.term_s)
@@ -446,12 +429,12 @@ class Leases:
 
     def _due(self, session_id: str) -> None:
         session, fence = self._sessions.get(session_id), self._fences.get(session_id)
-        if session is not None and fence is not None:
-            self._tasks.spawn(self._freeze(session, fence, NO_STORE))
+        if session is not None and fence is not None and session.state != "fenced":
+            self._tasks.spawn(self._freeze(session, fence, self.ownership.no_store))
 
     # ------------------------------------------------------------ freeze and thaw
 
-    async def _freeze(self, session: Session, fence: _Fence, why: str) -> None:
+    async def _freeze(self, session: Session, fence: Fence, why: str) -> None:
         async with fence.lock:
             if session.ending or session.state not in ("live", "detached", "halted"):
                 fence.why = why
@@ -463,7 +446,7 @@ class Leases:
             await self._halter.halt(execution(session))
             self._send(session, fence, AT_ONCE_NS)  # no input either, from now on
 
-    async def _thaw(self, session: Session, fence: _Fence, until: float) -> None:
+    async def _thaw(self, session: Session, fence: Fence, until: float) -> None:
         async with fence.lock:
             if session.ending or not fence.ours or until <= boottime():
                 return
@@ -471,7 +454,7 @@ class Leases:
             if session.state == "fenced":
                 await self._go_on(session, fence)
 
-    async def _lift(self, session: Session, fence: _Fence) -> None:
+    async def _lift(self, session: Session, fence: Fence) -> None:
         async with fence.lock:
             fence.until = 0.0
             if fence.timer is not None:
@@ -483,9 +466,9 @@ class Leases:
                 await self._go_on(session, fence)
             if not fence.until and self._fences.get(session.id) is fence:  # not re-homable again
                 self._fences.pop(session.id)
-                _close(fence)
+                fence.close()
 
-    async def _go_on(self, session: Session, fence: _Fence) -> None:
+    async def _go_on(self, session: Session, fence: Fence) -> None:
         """The fence ends. A halt of before it, or since, does not."""
         await self._given(session, fence)  # the keeper takes acts again
         self._halter.fenced.discard(session.id)
@@ -513,23 +496,19 @@ class Leases:
                 "attached", operator=first.operator, modality=first.modality, **session.position
             )
 
-    async def _give_up(self, session: Session, fence: _Fence, found: Lease | None) -> None:
+    async def _give_up(self, session: Session, fence: Fence, found: Lease | None) -> None:
         """The lease is another machine's, or nobody's: freeze, and wait for what becomes of it."""
-        why = f"{found.by} invalidated its lease" if found is not None else "its lease is lost"
-        if found is not None and found.epoch > session.record.epoch:
-            why = f"epoch {found.epoch} lives elsewhere"
-        await self._freeze(session, fence, why)
+        await self._freeze(session, fence, _why(found, session.record.epoch))
         epoch, me = session.record.epoch, self.ownership.me.machine
         while not fence.ours and not session.ending:
             if found is not None and found.epoch > epoch:
                 return await self._discard(session, found)
             if found is not None and (found.owner, found.state) == (me, HELD):
                 return self.ownership.hold(session.id, epoch)  # an operator took it back
+            with contextlib.suppress(HoldfastError):
+                found, _, left = await self.status(session.id)
+                fence.saw(found, left)
             await asyncio.sleep(WATCH_S)
-            try:
-                found = (await self.status(session.id)).lease
-            except HoldfastError:
-                continue
 
     async def _discard(self, session: Session, found: Lease) -> None:
         try:
@@ -540,11 +519,10 @@ class Leases:
         await self._halter.end(execution(session))
 
 
-def _close(fence: _Fence) -> None:
-    if fence.timer is not None:
-        fence.timer.cancel()
-    if fence.giving is not None:
-        fence.giving.cancel()
-    if fence.freeze_fd >= 0:
-        os.close(fence.freeze_fd)
-        fence.freeze_fd = -1
+def _why(found: Lease | None, epoch: int) -> str:
+    """Why an incarnation of that epoch is fenced, by the lease that the store has."""
+    if found is None:
+        return "its lease is lost"
+    if found.epoch > epoch:
+        return f"epoch {found.epoch} lives elsewhere"
+    return f"{found.by} invalidated its lease"

@@ -26,7 +26,7 @@ from holdfast.core.lease.records import (
     machine_key,
     session_key,
 )
-from holdfast.host.leases.store import LeaseStore
+from holdfast.host.leases.store import LeaseStore, StoreDenied
 from holdfast.host.runtime.tasks import Tasks, wait_out
 from holdfast.host.runtime.threads import Pool
 from holdfast.model.errors import Fenced, HoldfastError, Unavailable
@@ -36,6 +36,7 @@ THREADS: Final = 4
 TRIES: Final = 8  # of a change whose compare fails: each needs another writer
 AGAIN_S: Final = 1.0  # between tries while the store cannot be reached
 NOTHING: Final = Stored(b"", 0)
+NO_STORE: Final = "the lease could not be renewed: the store of leases cannot be reached"
 
 T = TypeVar("T")
 
@@ -86,6 +87,7 @@ class Ownership:
         self.owner = Owner(State(me, run, terms.term_s, name=name))
         self.keepers: Keepers
         self.took_s: list[float] = []  # of the newest requests, for metrics
+        self.no_store = NO_STORE  # or the refusal with which the last renewal failed
         self._sights = Sights()
         self._pool = Pool(THREADS, "leases")
         self._renewing = Pool(2, "renewals")  # a second one begins when the first is given up
@@ -138,8 +140,11 @@ class Ownership:
             else:
                 found = await self._in_thread(self.store.read, asked.keys, self._renewing)
                 event = owner.Answer(asked.number, tuple(found.items()))
+            self.no_store = NO_STORE
             self._handle(event)
-        except (HoldfastError, Unreadable):
+        except (HoldfastError, Unreadable) as e:
+            denied = isinstance(e, StoreDenied)
+            self.no_store = f"the lease could not be renewed: {e}" if denied else NO_STORE
             self._handle(owner.Failed(asked.number))
 
     async def _in_thread(
@@ -155,16 +160,6 @@ class Ownership:
             self.took_s = [*self.took_s[-999:], time.monotonic() - begin]
 
     # ------------------------------------------------------------ single sessions
-
-    async def acquire(
-        self,
-        session: str,
-        epoch: int,
-        wait: bool = False,
-        waiting: Callable[[float, str], None] = lambda left, why: None,
-        lost: bool = False,
-    ) -> int:
-        return (await self.take(session, epoch, wait, waiting, lost)).epoch
 
     async def take(
         self,

@@ -12,6 +12,20 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.core.lease.records import Commit, Stored
+from holdfast.model.errors import Unavailable
+
+
+class StoreDenied(Unavailable):
+    """The store answers, but this machine's access to it is wrong: a retry alone does not help.
+
+    The fact `cause` is `server_certificate`, `client_certificate`, `password`, `token` or
+    `permission`.
+    """
+
+    retry_safe = False
+
+    def __init__(self, cause: str, message: str, recover: str) -> None:
+        super().__init__(message, recover, cause=cause)
 
 
 class LeaseStore(Protocol):

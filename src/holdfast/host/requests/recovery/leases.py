@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Final
 
 from holdfast.core.contract.checkpoints import (
+    Elsewhere,
     InvalidateLease,
     LeaseReply,
     LeaseState,
     Rehome,
     Rehomed,
 )
-from holdfast.core.contract.message import SessionNamed
+from holdfast.core.contract.message import ABSENT, SessionNamed
 from holdfast.core.lease.records import HELD
 from holdfast.host.acts.act_context import ProposedAct
 from holdfast.host.checkpoints.save import examine
+from holdfast.host.copies.arrive import COPIED, MOVED
+from holdfast.host.copies.sending import MOVE, PLAIN
 from holdfast.host.leases.ownership import Status
 from holdfast.host.requests.host import Context, Host
 from holdfast.model.errors import NotFound, Refused
@@ -50,23 +55,51 @@ async def rehome(host: Host, ctx: Context, q: Rehome) -> Rehomed:
     says = ON.format(term=term) if q.on else OFF
     if q.on:
         found = await examine(engine.incarnations.checkpoints, session)
-        if not found.possible:
-            says += f". But nothing can bring it back there now: {'; '.join(found.blockers)}"
+        plain = session.layout.get("layout") != "contained"
+        if blockers := found.blockers or ((PLAIN,) if plain else ()):
+            says += f". But nothing can bring it back there now: {'; '.join(blockers)}"
     return Rehomed(id=session.id, name=session.name, rehomable=q.on, says=says)
 
 
 async def lease(host: Host, ctx: Context, q: SessionNamed) -> LeaseReply:
     session, name = _named(host, q.session)
     host.require(ctx.conn, "observe", session)
-    if not host.engine.leases.shared:  # this machine's own store knows the old facts only
-        host.engine.copies.refuse_elsewhere(session)
-    return _reply(host, session, name, await host.engine.leases.status(session))
+    elsewhere = await _elsewhere(host, session)
+    if elsewhere is not None and not host.engine.leases.shared:
+        # This machine's own store knows old facts only.
+        store = host.engine.settings.lease.store
+        named = {"id": session, "name": name}
+        return LeaseReply(**named, lease=None, wait_s=None, store=store, elsewhere=elsewhere)
+    status = await host.engine.leases.status(session)
+    if elsewhere is None:
+        _refuse_unknown(host, session, status)
+    return replace(_reply(host, session, name, status), elsewhere=elsewhere or ABSENT)
+
+
+async def _elsewhere(host: Host, session: str) -> Elsewhere | None:
+    copies, row = host.engine.copies, host.engine.ended.get(session)
+    if row is not None and row.state == COPIED:
+        copy = await asyncio.to_thread(copies.copy_of, row)
+        return Elsewhere(
+            state=COPIED,
+            machine=copy.sender_name,
+            key=copy.sender,
+            epoch=copy.epoch,
+            at=copy.at,
+        )
+    went = copies.sending.noted(session, MOVE) if row is not None and row.state == MOVED else None
+    if went is None:
+        return None
+    place = {"machine": str(went["machine"]), "key": str(went["key"])}
+    return Elsewhere(state=MOVED, **place, epoch=int(went.get("epoch") or 0), at=None)
 
 
 async def invalidate(host: Host, ctx: Context, q: InvalidateLease) -> LeaseReply:
     engine = host.engine
     session, name = _named(host, q.session)
-    known = (await engine.leases.status(session)).lease
+    before = await engine.leases.status(session)
+    _refuse_unknown(host, session, before)
+    known = before.lease
     if known is None or not known.rehomable:
         raise Refused(
             f"{name} is pinned to its machine, and has no lease that could end",
@@ -77,8 +110,7 @@ async def invalidate(host: Host, ctx: Context, q: InvalidateLease) -> LeaseReply
     act = ProposedAct("invalidate", details=facts, wait_s=q.hold or 0.0)
     await engine.door.judge(ctx.act, act)
     await engine.door.commit(ctx.act)
-    await engine.leases.ownership.invalidate(session, ctx.conn.operator)
-    status = await engine.leases.status(session)
+    status = await engine.leases.invalidate(session, ctx.conn.operator)
     ctx.act.outcome = {**facts, "wait_ms": int(status.left * 1000)}
     engine.events.note(
         session,
@@ -86,6 +118,12 @@ async def invalidate(host: Host, ctx: Context, q: InvalidateLease) -> LeaseReply
         {"operator": ctx.conn.operator, "wait_s": round(status.left, 3)},
     )
     return _reply(host, session, name, status)
+
+
+def _refuse_unknown(host: Host, session: str, status: Status) -> None:
+    """Refuse an id that neither this machine nor the store of leases knows."""
+    if status.lease is None:
+        host.engine.find_any(session)
 
 
 def _reply(host: Host, session: str, name: str, status: Status) -> LeaseReply:
