@@ -22,7 +22,9 @@ class Forking(fork._Forking):
         done = SimpleNamespace(write=lambda made: None, commit=lambda made: None)
         self.forks: Any = done
         self.fork: Any = SimpleNamespace(branches=[SimpleNamespace(id=one) for one in names])
-        self.engine: Any = SimpleNamespace(journal=SimpleNamespace(inherit_once=self._step))
+        self.engine: Any = SimpleNamespace(
+            journal=SimpleNamespace(once=SimpleNamespace(inherit=self._step))
+        )
         self.found: Any = SimpleNamespace(bytes=0)
         self.tell = lambda step, done: None
         self.copies, self.made, self.keys, self.images = {}, [], [], Path()

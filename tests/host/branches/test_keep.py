@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import socket
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from holdfast.host.branches import keep
 from holdfast.host.branches.branches import Branches, KeepWish
 from holdfast.host.checkpoints.store import Checkpoints
 from holdfast.host.processes.process import boot_id
+from holdfast.host.runtime.progress import Progress
 from holdfast.host.runtime.tasks import Tasks
 from holdfast.model.errors import Impossible, NotAllowed, Refused
 from tests.support.recovery.kept_branch import BRANCH, INSIDE, Stage
@@ -241,7 +243,7 @@ def test_a5_an_operator_whose_right_ended_while_files_were_read_does_not_commit(
         raise NotAllowed("revoked", "ask")
 
     with pytest.raises(NotAllowed):
-        asyncio.run(one.keep(stage.fork, BRANCH, KeepWish(), allowed, lambda step, done: None))
+        asyncio.run(one.keep(stage.fork, BRANCH, KeepWish(), allowed, Progress()))
     assert (stage.now / "file").read_text() == "file\n"
     assert not applying.pending(stage.forks, stage.fork) and not one._keeping
 
@@ -253,18 +255,44 @@ def test_r5_a_keep_goes_on_when_its_client_leaves(stage: Stage) -> None:
 
     async def leaves() -> None:
         staged = asyncio.Event()
-        keeping = one.keep(
-            stage.fork, BRANCH, KeepWish(), lambda: None, lambda step, done: staged.set()
-        )
+        progress = Progress(lambda **facts: staged.set())
+        keeping = one.keep(stage.fork, BRANCH, KeepWish(), lambda: None, progress)
         request = asyncio.ensure_future(keeping)
         await staged.wait()
         request.cancel()
-        await asyncio.wait({request})
-        assert request.cancelled() and one._keeping == {stage.fork.id}
-        await one._keeps.wait(60)
+        assert (await request).done
 
     asyncio.run(leaves())
     assert (stage.now / "file").read_text() == "branch" and not one._keeping
+
+
+def test_r5_a_keep_is_given_up_before_the_first_file_is_written(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (stage.upper / "file").write_text("branch")
+    one, read, cancelled = branches(stage), asyncio.Event(), threading.Event()
+    decide = keep.decide
+
+    async def leaves() -> None:
+        loop = asyncio.get_running_loop()
+
+        def slow(*args: Any) -> Any:
+            loop.call_soon_threadsafe(read.set)
+            assert cancelled.wait(30)
+            return decide(*args)
+
+        monkeypatch.setattr(keep, "decide", slow)
+        keeping = one.keep(stage.fork, BRANCH, KeepWish(), lambda: None, Progress())
+        request = asyncio.ensure_future(keeping)
+        await read.wait()
+        request.cancel()
+        loop.call_soon(cancelled.set)
+        with pytest.raises(asyncio.CancelledError):
+            await request
+
+    asyncio.run(leaves())
+    assert (stage.now / "file").read_text() == "file\n"
+    assert not applying.pending(stage.forks, stage.fork) and not one._keeping
 
 
 def test_r5_a_branch_that_is_being_saved_or_whose_parent_is_forked_is_not_kept(
@@ -273,7 +301,7 @@ def test_r5_a_branch_that_is_being_saved_or_whose_parent_is_forked_is_not_kept(
     one = branches(stage)
 
     def refused(match: str) -> None:
-        keeping = one.keep(stage.fork, BRANCH, KeepWish(), lambda: None, lambda step, done: None)
+        keeping = one.keep(stage.fork, BRANCH, KeepWish(), lambda: None, Progress())
         with pytest.raises(Refused, match=match):
             asyncio.run(keeping)
 
@@ -316,3 +344,34 @@ def test_r5_the_interrupted_keep_of_a_discarded_branch_hinders_no_other(stage: S
     assert applying.pending(stage.forks, stage.fork) == BRANCH
     stage.fork.branch(BRANCH).gone = True
     assert not applying.pending(stage.forks, stage.fork)
+
+
+def test_r5_a_discard_waits_until_the_branch_has_left_nothing_behind(stage: Stage) -> None:
+    """The burial of the branch still uses its directories."""
+    one, order = branches(stage), list[str]()
+
+    async def run() -> None:
+        over, waits = asyncio.Event(), asyncio.Event()
+
+        async def buried(session: str) -> None:
+            waits.set()
+            await over.wait()
+            order.append("buried")
+
+        async def drop(session: str) -> None:
+            order.append("dropped")
+
+        async def observe() -> None:
+            order.append("observed")
+
+        one._engine.incarnations.buried_by_now = buried
+        one._engine.incarnations.drop = drop
+        discarding = asyncio.create_task(one.discard(BRANCH, "b", "ann", observe))
+        waiting = asyncio.create_task(waits.wait())
+        await asyncio.wait({discarding, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        assert waits.is_set() and order == ["observed"] and stage.upper.exists()
+        over.set()
+        await discarding
+
+    asyncio.run(run())
+    assert order == ["observed", "buried", "dropped"] and not stage.upper.exists()

@@ -51,10 +51,14 @@ class Stage:
 
     def apply(self) -> set[str]:
         """Return the paths that were left."""
+        return {*self.left()}
+
+    def left(self) -> dict[str, str]:
+        """Apply the keep; return the paths that were left, with the reasons."""
         left = applying.apply(self.forks, self.fork).left
         assert not [*self.now.rglob(f"{applying.TEMPORARY}*")]
         assert not applying.pending(self.forks, self.fork)
-        return {one.path.removeprefix(f"{INSIDE}/") for one in left}
+        return {one.path.removeprefix(f"{INSIDE}/"): one.why for one in left}
 
     def removed(self, name: str) -> None:
         """The branch removed an entry."""

@@ -10,11 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from holdfast.core.branch.attributes import Attributes
+
 FILE, DIRECTORY, LINK, FIFO, WHITEOUT = "file", "dir", "link", "fifo", "whiteout"
 OTHER: Final = "other"  # a socket or a device, which no fork copies
 ADDED, REMOVED, CHANGED, RENAMED = "added", "removed", "changed", "renamed"
-MODE, KIND = "mode", "kind"
-_SHOWN: Final = {ADDED: "A", REMOVED: "D", CHANGED: "M", MODE: "m", KIND: "T", RENAMED: "R"}
+MODE, KIND, ATTRIBUTES = "mode", "kind", "attributes"
+_SHOWN: Final = {
+    ADDED: "A",
+    REMOVED: "D",
+    CHANGED: "M",
+    MODE: "m",
+    KIND: "T",
+    RENAMED: "R",
+    ATTRIBUTES: "x",
+}
 
 
 class Entry(NamedTuple):
@@ -29,6 +39,7 @@ class Entry(NamedTuple):
     text: str = ""
     layer: int = 0
     opaque: bool = False
+    attributes: Attributes = ()
 
 
 class Change(NamedTuple):
@@ -103,7 +114,9 @@ def _what(path: str, old: Entry | None, new: Entry | None, same: Same) -> str:
         and (old.size != new.size or not same(path, old, new))
     ):
         return CHANGED
-    return MODE if old.mode != new.mode else ""
+    if old.mode != new.mode:
+        return MODE
+    return ATTRIBUTES if old.attributes != new.attributes else ""
 
 
 def with_renames(changes: list[Change], content: Content) -> list[Change]:

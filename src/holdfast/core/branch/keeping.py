@@ -139,6 +139,8 @@ def _is(path: str, wanted: Entry | None, now: State, equal: Equal) -> bool:
         return False
     if wanted.kind == LINK:
         return there.text == wanted.text
+    if there.attributes != wanted.attributes:
+        return False
     return wanted.kind != FILE or (there.size == wanted.size and equal(path, there, wanted))
 
 
@@ -158,11 +160,11 @@ def _against(
     if blocked:
         return f"{blocked[0]} is no directory any more"
     if one.before is None:
-        return "" if there is None else "it was made there too, with another content"
+        return "" if there is None else "it was made in the parent too, with another content"
     if there is None:
-        return "it was removed there"
+        return "it was removed in the parent"
     if not _is(one.path, one.before, now, equal):
-        return "it was changed there too"
+        return "it was changed in the parent too"
     if fresh:
         return f"it has {fresh[0].removeprefix(f'{one.path}/')} now, which the branch does not know"
     return ""

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from holdfast.core.branch.changes import DIRECTORY, FIFO, FILE, LINK
 from holdfast.core.branch.keeping import REMOVE, Conflict
+from holdfast.host.branches import attributes
 from holdfast.host.branches.hard_links import content_of
 from holdfast.host.branches.keep import CREATE, KEEP, LIST, Work
 from holdfast.host.branches.snapshot import copy_content
@@ -49,7 +50,10 @@ def pending(forks: Forks, fork: Fork) -> str:
 
 def steps(forks: Forks, fork: Fork) -> list[Work]:
     data = json.loads((forks.place(fork.id) / KEEP / LIST).read_bytes())
-    return [Work(**one) for one in data["steps"]]
+    return [
+        Work(**one | {"attributes": tuple(map(tuple, one.get("attributes", ())))})
+        for one in data["steps"]
+    ]
 
 
 class Applied(NamedTuple):
@@ -162,8 +166,10 @@ def _carried_out(one: Work, place: Path) -> str:
         if not _is_as_decided(one):
             _remove_temporary(one, place)
             return "" if _is_done(one, place) else CHANGED
-        done = _remove(one) if one.do == REMOVE else _make(one, place)
-        return "" if done else CHANGED
+        if one.do == REMOVE:
+            _remove(one)
+            return ""
+        return _make(one, place)
     except OSError as e:
         with contextlib.suppress(OSError):
             _remove_temporary(one, place)
@@ -211,22 +217,22 @@ def _above(one: Work) -> Iterator[tuple[int, str]]:
         os.close(at)
 
 
-def _remove(one: Work) -> bool:
+def _remove(one: Work) -> None:
     """A directory is empty by now, unless it got another entry after the decision."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), _above(one) as (at, name):
         if _is_directory(one.was):
             os.rmdir(name, dir_fd=at)
         else:
             os.unlink(name, dir_fd=at)
-    return True
 
 
-def _make(one: Work, place: Path) -> bool:
-    """False if the entry has changed meanwhile."""
+def _make(one: Work, place: Path) -> str:
+    """Make the entry; return why it was left, or what it lacks."""
+    lacks = ""
     with _above(one) as (at, name):
         if one.kind == DIRECTORY:
             _make_directory(at, name)
-            return True
+            return ""
         fresh = temporary(one, place)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(fresh, dir_fd=at)
@@ -237,6 +243,7 @@ def _make(one: Work, place: Path) -> bool:
             ):
                 copy_content(content.fileno(), copy.fileno())
                 _own(copy.fileno(), one)
+                lacks = attributes.write(copy.fileno(), one.attributes)
                 os.fchmod(copy.fileno(), one.mode)
                 os.utime(copy.fileno(), ns=(one.mtime, one.mtime))
                 os.fsync(copy.fileno())
@@ -247,13 +254,17 @@ def _make(one: Work, place: Path) -> bool:
         probe("host.keep.written")
         if not _is_as_decided(one):  # copying may have taken a while
             os.unlink(fresh, dir_fd=at)
-            return False
+            return CHANGED
         if not one.was and _linked(at, fresh, name):
-            return True
+            return _lacking(lacks)
         if _is_directory(one.was):
             os.rmdir(name, dir_fd=at)
         os.rename(fresh, name, src_dir_fd=at, dst_dir_fd=at)
-        return True
+        return _lacking(lacks)
+
+
+def _lacking(attributes: str) -> str:
+    return f"it was written {attributes}" if attributes else ""
 
 
 def _shared(one: Work, place: Path, at: int, fresh: str) -> bool:
@@ -308,13 +319,15 @@ def _described(one: Work) -> str:
     try:
         status = os.fstat(fd)
         mode = stat.S_IMODE(status.st_mode)
-        fresh = mode & ~stat.S_ISGID == 0o700  # a directory may inherit that bit from its parent
+        # A new directory may inherit the bit of the group, and a list without rights of its owner.
+        fresh = not mode & ~(stat.S_ISGID | stat.S_IRWXU)
         if identity(status) != one.was and mode != one.mode and not fresh:
             return CHANGED
         _own(fd, one)
+        lacks = attributes.write(fd, one.attributes)
         os.fchmod(fd, one.mode)
         os.fsync(fd)
-        return ""
+        return _lacking(lacks)
     except OSError as e:
         return f"it could not be written: {e.strerror or e}"
     finally:

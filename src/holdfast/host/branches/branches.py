@@ -11,11 +11,12 @@ from holdfast.core.branch.keeping import Conflict
 from holdfast.core.branch.preflight import Promise
 from holdfast.core.checkpoint.preflight import Preflight
 from holdfast.core.session import connections
+from holdfast.core.session.connections import Connection
 from holdfast.core.session.lifecycle import STANDING
 from holdfast.host.branches import apply as applying
 from holdfast.host.branches import fork as forking
 from holdfast.host.branches import keep as keeping
-from holdfast.host.branches import parts
+from holdfast.host.branches import parts, seen
 from holdfast.host.branches.difference import Difference, difference
 from holdfast.host.branches.fork import Engine, Made
 from holdfast.host.branches.store import Branch, Fork, Forks
@@ -25,7 +26,8 @@ from holdfast.host.connections import held
 from holdfast.host.lifecycle.names import check_new
 from holdfast.host.processes import proc_scan
 from holdfast.host.processes.halt import execution
-from holdfast.host.runtime.tasks import Tasks
+from holdfast.host.runtime.progress import Progress
+from holdfast.host.runtime.tasks import Tasks, to_the_end, wait_out
 from holdfast.model.errors import Impossible, Refused
 from holdfast.model.probe import probe
 from holdfast.wire.spawning import NET_HOST, Mount
@@ -67,8 +69,8 @@ class Branches:
         self._promises = dict[str, Promise]()  # to forks under way, by session
         self._names = set[str]()  # of branches that are being made
         self._keeping = set[str]()  # forks
-        self._keeps = Tasks(None)
         forking.sweep(engine.home, self.forks, engine.descriptions)
+        self._notes = Tasks("a note of a branch's connection")
 
     async def examine(self, session: Session, count: int) -> Preflight:
         promised = self._promises.values()
@@ -124,30 +126,26 @@ class Branches:
         return await session.looked(found)
 
     async def keep(
-        self, fork: Fork, session: str, wish: KeepWish, allowed: Allowed, tell: Tell
+        self, fork: Fork, session: str, wish: KeepWish, allowed: Allowed, tell: Progress
     ) -> Outcome:
         """Commit a branch's files. Its processes stand still while the files are read.
 
-        It goes on if the client leaves. `allowed` raises if the caller may not commit any more.
+        The caller can cancel it while `tell.stops`. `allowed` raises if the caller may not commit
+        any more.
         """
         if fork.id in self._keeping:
             raise Refused("another keep of this fork is under way", "wait until that is over")
         with self._engine.incarnations.checkpoints.using(fork.parent, fork.parent_name):
             pass  # refused while the parent is being saved or forked
         self._keeping.add(fork.id)
-        keep = self._keep(fork, session, wish, allowed, tell)
-        return await asyncio.shield(self._keeps.spawn(keep))
-
-    async def _keep(
-        self, fork: Fork, session: str, wish: KeepWish, allowed: Allowed, tell: Tell
-    ) -> Outcome:
         try:
-            return await self._keep_now(fork, session, wish, allowed, tell)
+            work = self._keep_now(fork, session, wish, allowed, tell)
+            return await to_the_end(work, lambda: tell.stops)
         finally:
             self._keeping.discard(fork.id)
 
     async def _keep_now(
-        self, fork: Fork, session: str, wish: KeepWish, allowed: Allowed, tell: Tell
+        self, fork: Fork, session: str, wish: KeepWish, allowed: Allowed, tell: Progress
     ) -> Outcome:
         begun = await asyncio.to_thread(applying.pending, self.forks, fork)
         if begun and begun != session:
@@ -158,22 +156,25 @@ class Branches:
             )
         if begun and not wish.check:
             allowed()
+            tell.goes_on("staged")
             done = await self._apply(fork, tell)
             return Outcome(True, done.steps, done.left, [], True)
         layers = str(self.forks.layers(fork.id, session))
         try:
             async with self._alone(fork.branch(session)), self._standing_still(fork, session):
-                made = await asyncio.to_thread(keeping.decide, fork, layers, wish.take, wish.leave)
+                deciding = asyncio.to_thread(keeping.decide, fork, layers, wish.take, wish.leave)
+                made = await wait_out(deciding)
                 if made.conflicts or wish.check:
                     return Outcome(False, made.steps, made.conflicts, made.left)
                 probe("host.keep.reads")
-                await asyncio.to_thread(keeping.stage, self.forks, fork, session, made)
+                staging = asyncio.to_thread(keeping.stage, self.forks, fork, session, made)
+                await wait_out(staging)
             allowed()
         except BaseException:
             if not begun:
                 await asyncio.to_thread(applying.give_up, self.forks, fork)
             raise
-        tell("staged", 0)
+        tell.goes_on("staged")
         done = await self._apply(fork, tell)
         return Outcome(True, done.steps, done.left, made.left)
 
@@ -233,6 +234,18 @@ class Branches:
             return connections.rows(held.of_session(root, pids, own_network, cause_of, session.ref))
 
         return await session.looked(found)
+
+    def connected(self, session: Session, found: Connection) -> None:
+        """The host saw a connection to the outside: it may be closed when the branch goes."""
+        if (fork := self.forks.of_branch(session.id)) is not None:
+            path = self.forks.seen(fork.id, session.id)
+            self._notes.spawn(asyncio.to_thread(seen.note, path, found))
+
+    async def earlier(self, session: str, still: tuple[dict[str, Any], ...]) -> seen.Earlier:
+        """Connections that the branch had, without those that are still open."""
+        if (fork := self.forks.of_branch(session)) is None:
+            return seen.Earlier((), 0)
+        return await asyncio.to_thread(seen.earlier, self.forks.seen(fork.id, session), still)
 
     async def discard(
         self, session: str, name: str, by: str, observe: Callable[[], Awaitable[T]]

@@ -7,7 +7,17 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from holdfast.core.branch.changes import FILE, Change, Entry, compare, over, with_renames
+from holdfast.core.branch import attributes
+from holdfast.core.branch.changes import (
+    ATTRIBUTES,
+    FILE,
+    MODE,
+    Change,
+    Entry,
+    compare,
+    over,
+    with_renames,
+)
 from holdfast.host.branches.parts import own_layer
 from holdfast.host.branches.store import FILES, Fork, Tree
 from holdfast.host.branches.walk import open_file, scan
@@ -145,6 +155,8 @@ def _text(one: Layers, change: Change, path: str, room: int) -> tuple[str, str]:
     old, new = change.before, change.after
     if change.path in one.closed:
         return "", "its entries cannot be read"
+    if old is not None and new is not None and change.what in (ATTRIBUTES, MODE):
+        return attributes.lines(old.attributes, new.attributes)[:room], ""
     if change.source or not any(e is not None and e.kind == FILE for e in (old, new)):
         return "", ""
     contents = []

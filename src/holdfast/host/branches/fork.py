@@ -56,7 +56,7 @@ from holdfast.host.lifecycle.prepare import (
 from holdfast.host.processes import process
 from holdfast.host.processes.halt import execution
 from holdfast.host.runtime import criu
-from holdfast.host.runtime.tasks import to_the_end
+from holdfast.host.runtime.tasks import to_the_end, wait_out
 from holdfast.host.storage.record_table import Key
 from holdfast.host.storage.store import SessionRow
 from holdfast.host.terminal import view
@@ -117,6 +117,12 @@ class Engine(Protocol):
     async def revive(self, asked: Beginning) -> Session: ...
 
 
+PLAIN: Final = (
+    "it is a plain session, whose processes have numbers of the machine: no branch could have the "
+    "same numbers beside it; contained sessions (`new --contained`) can be forked"
+)
+
+
 class Dumped(NamedTuple):
     """The moment of the fork, and the output up to then."""
 
@@ -141,6 +147,8 @@ async def examine_fork(
     found = await examine(engine.incarnations.checkpoints, session, NOTHING)
     plan = plan_of(session)
     if plan is None or plan.containment is None:
+        if found.possible:
+            found = found._replace(blockers=(PLAIN,))
         return found, Promise(count, 0, 0)
     own_network = plan.containment.net != NET_HOST
     got = parts.of(engine.home, session.id, plan.containment.mounts, _private(engine, session.id))
@@ -237,15 +245,15 @@ class _Forking:
         try:
             await asyncio.to_thread(self.forks.write, self.fork)
             self.tell("examined", self.found.bytes)
-            await asyncio.to_thread(self._first_copies)
+            await wait_out(asyncio.to_thread(self._first_copies))
             self.tell("copied", sum(one.bytes for one in self.copies.values()))
             probe("host.fork.copied")
             dumped = await self._dumped()
             probe("host.fork.dumped")
-            await asyncio.to_thread(self._finish_copies)
+            await wait_out(asyncio.to_thread(self._finish_copies))
             await self._describe()
             ids = [one.id for one in self.fork.branches]
-            await self.engine.journal.inherit_once(self.keys, ids)
+            await self.engine.journal.once.inherit(self.keys, ids)
             begun = (self._begin(one, dumped) for one in self.fork.branches)
             for error in await asyncio.gather(*begun, return_exceptions=True):
                 if error is not None:  # no branch is being restored any more
@@ -255,7 +263,7 @@ class _Forking:
                 closed, journal = self.fork.closed, self.engine.journal
                 tell_closed(session, journal, closed, "fork", self.fork.id)
             await self.engine.journal.settled()
-            await asyncio.to_thread(self.forks.commit, self.fork)
+            await wait_out(asyncio.to_thread(self.forks.commit, self.fork))
             probe("host.fork.complete")
         except BaseException:
             await to_the_end(self._undo(), lambda: False)
@@ -360,7 +368,7 @@ class _Forking:
     async def _still(self) -> None:
         copying = asyncio.to_thread(self._copy_changed)
         (end, self.keys), _ = await asyncio.gather(
-            self.engine.journal.once_keys(self.session.id), copying
+            self.engine.journal.once.of(self.session.id), copying
         )
         self.fork.seq, self.fork.hash = end
 
@@ -468,7 +476,7 @@ class _Forking:
             await self.engine.own_directories.remove(branch.id)
         ids = [one.id for one in self.fork.branches]
         with contextlib.suppress(HoldfastError):
-            await self.engine.journal.disinherit_once(ids)
+            await self.engine.journal.once.disinherit(ids)
         await asyncio.to_thread(self.forks.abandon, self.fork.id)
 
 

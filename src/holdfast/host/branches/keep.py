@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from holdfast.core.branch import keeping
+from holdfast.core.branch.attributes import Attributes
 from holdfast.core.branch.changes import FILE, Entry, parents
 from holdfast.core.branch.keeping import REMOVE, Conflict, Plan
 from holdfast.host.branches import hard_links
@@ -69,6 +70,7 @@ class Work:
     was: str = ""
     inside: str = ""
     linked: str = ""
+    attributes: Attributes = ()
 
 
 class Decided(NamedTuple):
@@ -220,6 +222,7 @@ def _staged(place: Path, decided: Decided) -> Iterator[Work]:
                 was,
                 inside,
                 linked,
+                entry.attributes,
             )
 
 

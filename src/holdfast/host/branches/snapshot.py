@@ -9,7 +9,8 @@ kernel's clock look alike, so a file that was written just before it was copied 
 is a file that a program has mapped for writing: such writes leave no trace in time.
 
 Where the file system can, a copy shares its blocks with the original (reflink). Owners are copied
-by root only. Access control lists, sockets and devices are not copied.
+by root only. Extended attributes of users and access control lists are copied where the file system
+has them. Sockets and devices are not copied.
 
 A directory may have become a link since it was copied, and its copy too. So entries of the copy are
 reached from its top without following a link, like those of the source.
@@ -28,13 +29,14 @@ import weakref
 from collections.abc import Container, Iterator
 from typing import Final, NamedTuple
 
+from holdfast.core.branch.attributes import OVERLAY, Attributes
+from holdfast.host.branches import attributes
 from holdfast.host.branches.walk import Found, walk
 from holdfast.host.lifecycle.contained.disk import below
 from holdfast.model.errors import Impossible
 
 _FICLONE: Final = 0x40049409
 _TICK_NS: Final = 20_000_000  # above a tick of any kernel: 10 ms
-_OWN_XATTRS: Final = "user.overlay."  # marks of a layer
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNABLE: Final = (errno.EACCES, errno.EPERM)
 _GONE: Final = (FileNotFoundError, NotADirectoryError)  # also: a link is where a directory was
@@ -71,6 +73,7 @@ class Snapshot:
         self._facts: dict[str, _Facts] = {}
         self._linked: dict[tuple[int, int], str] = {}  # files with several names
         self._doubtful = set[str]()
+        self._attributes: dict[str, Attributes] = {}  # of directories: `finish` writes them
         os.mkdir(target, 0o700)
         self._top = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._top)
@@ -81,7 +84,13 @@ class Snapshot:
 
     def first(self) -> None:
         for one in walk(self.source):
+            self._note(one)
             self._take(one)
+
+    def _note(self, one: Found) -> None:
+        """Entries that are made in a directory would inherit its access control list."""
+        if stat.S_ISDIR(one.status.st_mode):
+            self._attributes[one.path] = attributes.read(one.place)
 
     def again(self, mapped: Container[int]) -> None:
         """`mapped`: inodes of files that programs have mapped for writing."""
@@ -89,6 +98,7 @@ class Snapshot:
         for one in walk(self.source):
             path, status = one.path, one.status
             seen.add(path)
+            self._note(one)
             if (
                 self._facts.get(path) == _facts(status)
                 and path not in self._doubtful
@@ -108,6 +118,8 @@ class Snapshot:
             mode = self._facts[path][0]
             if stat.S_ISDIR(mode):
                 with contextlib.suppress(*_GONE), self._place(path) as target:
+                    if (found := self._attributes.get(path)) and not os.path.islink(target):
+                        attributes.write(target, found)
                     self._describe(target, self._facts[path])
         describe(self.source, self.target)
 
@@ -186,7 +198,7 @@ class Snapshot:
             how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(target, how, 0o600), "wb", buffering=0) as copy:
                 self.bytes += copy_content(content.fileno(), copy.fileno())
-                self._marks_of(content.fileno(), target)
+                attributes.write(copy.fileno(), attributes.read(one.place))
 
     def _link(self, first: str, target: str, exists: bool) -> bool:
         """Give an entry of the copy a second name; False if it is gone."""
@@ -206,12 +218,10 @@ class Snapshot:
             os.close(place)
 
     def _marks_of(self, source: int, target: str) -> None:
-        """Copy extended attributes of users; those of overlayfs only if the source is a layer."""
+        """Copy the marks of overlayfs, if the source is a layer."""
         with contextlib.suppress(OSError):
-            for name in os.listxattr(source):
-                if name.startswith(_OWN_XATTRS) and not self._marks:
-                    continue
-                if name.startswith("user."):
+            for name in os.listxattr(source) if self._marks else ():
+                if name.startswith(OVERLAY):
                     os.setxattr(target, name, os.getxattr(source, name), follow_symlinks=False)
 
     def _describe(self, target: str, facts: _Facts) -> None:
@@ -254,10 +264,11 @@ def _lstat(path: str) -> os.stat_result | None:
 
 
 def describe(source: str, target: str) -> None:
-    """Give a directory mode, owner and time of another."""
+    """Give a directory mode, owner, attributes and time of another."""
     status = os.stat(source)
     if os.geteuid() == 0:
         os.chown(target, status.st_uid, status.st_gid)
+    attributes.write(target, attributes.read(source))
     os.chmod(target, stat.S_IMODE(status.st_mode))
     os.utime(target, ns=(status.st_mtime_ns, status.st_mtime_ns))
 

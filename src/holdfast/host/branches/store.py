@@ -167,6 +167,9 @@ class Forks:
     def reading(self, fork: str, branch: str) -> Path:
         return self.top / fork / f"reading-{branch}"
 
+    def seen(self, fork: str, branch: str) -> Path:
+        return self.top / fork / f"connections-{branch}"
+
     # ------------------------------------------------------------ changes
 
     def write(self, fork: Fork) -> None:
@@ -196,6 +199,7 @@ class Forks:
         with self._changing:
             fork.branch(session).gone = True
             self.write(fork)
+        self.seen(fork.id, session).unlink(missing_ok=True)
         removal.remove(str(self.place(fork.id) / "layers" / session))
         self.sweep()
 

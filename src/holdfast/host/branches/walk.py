@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from holdfast.core.branch.changes import DIRECTORY, FIFO, FILE, LINK, OTHER, WHITEOUT, Entry
+from holdfast.host.branches import attributes
 from holdfast.host.lifecycle.contained.disk import below, open_directory
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -27,6 +28,11 @@ class Found(NamedTuple):
     name: str
     path: str
     status: os.stat_result
+
+    @property
+    def place(self) -> str:
+        """A path to the entry that leads through no link."""
+        return f"/proc/self/fd/{self.at}/{self.name}"
 
     def open(self) -> int:
         """The entry for reading; a link or a pipe without a writer is no harm."""
@@ -131,9 +137,10 @@ def _entry(one: Found, layer: int) -> Entry | None:
     status = one.status
     kind, mode = stat.S_IFMT(status.st_mode), stat.S_IMODE(status.st_mode)
     if kind == stat.S_IFREG:
-        return Entry(FILE, mode, status.st_size, "", layer)
+        return Entry(FILE, mode, status.st_size, "", layer, attributes=attributes.read(one.place))
     if kind == stat.S_IFDIR:
-        return Entry(DIRECTORY, mode, 0, "", layer, _opaque(one) if layer else False)
+        opaque = _opaque(one) if layer else False
+        return Entry(DIRECTORY, mode, 0, "", layer, opaque, attributes.read(one.place))
     if kind == stat.S_IFLNK:
         with contextlib.suppress(OSError):
             return Entry(LINK, 0o777, 0, os.readlink(one.name, dir_fd=one.at), layer)

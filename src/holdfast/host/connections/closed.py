@@ -15,6 +15,7 @@ from holdfast.core.session import connections
 if TYPE_CHECKING:
     from holdfast.host.session.session import Session
     from holdfast.host.storage.journal import Journal
+    from holdfast.model.canonical import Canonical
 
 KIND: Final = "connections"  # of the entry in the record
 EVENTS_MAX: Final = 32  # for one restore; the record and the answer have the others
@@ -33,7 +34,7 @@ def tell_closed(
     for one in found[:EVENTS_MAX]:
         session.event("connection.lost", kind=f"closed_by_{how}", **one)
     if found:
-        said = {
+        said: dict[str, Canonical] = {
             "closed_by": how,
             "checkpoint": checkpoint,
             "lost": [*found[:RECORDED_MAX]],

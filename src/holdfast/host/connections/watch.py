@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -80,10 +80,13 @@ class _Seen(NamedTuple):
 
 
 class ConnectionWatch:
-    """One per host. `silent_s`: how long a peer may leave a segment without acknowledgement."""
+    """One per host. `silent_s`: how long a peer may leave a segment without acknowledgement.
 
-    def __init__(self, silent_s: float) -> None:
-        self._silent_s = silent_s
+    `seen` is called for each connection that a look finds.
+    """
+
+    def __init__(self, silent_s: float, seen: Callable[[Session, Connection], None]) -> None:
+        self._silent_s, self._seen = silent_s, seen
         self._sessions: dict[str, Session] = {}
         self._nets: dict[str, _Net] = {}
         self._owned: dict[int, tuple[Session, Connection]] = {}  # watched, by inode
@@ -147,6 +150,7 @@ class ConnectionWatch:
                 one.row.unacked,
             )
             self._owned[one.row.inode] = session, known
+            self._seen(session, known)
         for inode in seen.inside:
             self._owned.pop(inode, None)
         for change in seen.changes:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 from holdfast.core.session.connections import line
 from holdfast.faces.cli.arguments import usage
 from holdfast.faces.cli.connect import HOLD, link
-from holdfast.faces.cli.recovery.checkpoints import WAIT_S, size
+from holdfast.faces.cli.recovery.checkpoints import size
+from holdfast.faces.cli.recovery.progress import WAIT_S, Progress, carried_out
 from holdfast.model.errors import Impossible, Refused, Usage
 from holdfast.model.printable import printable
 
@@ -51,22 +50,17 @@ def fork(args: Namespace) -> int:
     if args.n is not None and args.n < 1:
         raise Usage(f"-n {args.n} is not a number of branches", "at least 1: `-n 2` makes two")
 
-    def progress(event: Json) -> None:
-        if not args.json and sys.stderr.isatty() and event.get("event") == "progress":
-            print(f"\r{event['step']}: {size(event['bytes'])} ", end="", file=sys.stderr)
-
-    said = link(args).request(
+    said = carried_out(
+        link(args),
         "fork",
-        wait_s=WAIT_S,
-        on_event=progress,
+        Progress(f"forking {args.session}", "", not args.json),
+        "`holdfast branches` shows whether there are branches",
         session=args.session,
         n=1 if args.n is None else args.n,
         check=args.check,
         hold=args.hold,
         **({"name": args.name} if args.name else {}),
     )
-    if not args.json and sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
     found = said["found"]
     if args.json:
         put_json(said)
@@ -78,6 +72,8 @@ def fork(args: Namespace) -> int:
         for one in said["branches"]:
             print(f"{one['name']}  {one['id']}")
         print(f"{said['name']} stood still for {said['frozen_ms']:.0f} ms, and goes on")
+        one = said["branches"][0]["name"]
+        print(f"  `holdfast diff {one}` shows its changes; `keep` commits them, `discard` ends it")
     if not args.json:
         for connection in said["closed"]:
             print(f"  closed in the branches: {line(connection)}")
@@ -199,9 +195,11 @@ def keep(args: Namespace) -> int:
     from holdfast.faces.cli.output import put_json
 
     connection = link(args)
-    said = connection.request(
+    said = carried_out(
+        connection,
         "keep",
-        wait_s=WAIT_S,
+        Progress(f"keeping {args.session}", "", not args.json),
+        f"`holdfast keep {args.session}` completes it, or says that it is over",
         session=args.session,
         take=here(args.take or (), connection),
         leave=here(args.leave or (), connection),
@@ -220,12 +218,17 @@ def _put_kept(args: Namespace, said: Json) -> None:
     for one in said["conflicts"]:
         print(f"conflict: {printable(one['path'])}: {one['why']}")
     if said["conflicts"] and not said["done"]:
-        print("nothing was written; decide with --take PATH or --leave PATH")
+        print(
+            f"nothing was written; decide: `holdfast keep {said['name']} --take PATH` for the "
+            "branch's file, or --leave PATH for the parent's"
+        )
     elif said["done"]:
         again = " (the rest of an interrupted keep)" if said["resumed"] else ""
         print(f"the files of {said['name']} are kept: {said['steps']} changes{again}")
         if said["conflicts"]:
             print("not those that conflict; no branch is discarded; decide, and keep once more")
+        else:
+            print(f"  {said['name']} still runs: `holdfast discard {said['name']}` ends it")
     else:
         print(f"{said['steps']} changes would be written")
     for path in said["left"]:
@@ -249,7 +252,10 @@ discard_parser = usage(f"""
 def discard(args: Namespace) -> int:
     from holdfast.faces.cli.output import put_json
 
-    said = link(args).request("discard", wait_s=WAIT_S, session=args.session, hold=args.hold)
+    progress = Progress(f"discarding {args.session}", "", not args.json)
+    progress.stops = False
+    look, asked = "`holdfast branches` shows what is left", {"session": args.session}
+    said = carried_out(link(args), "discard", progress, look, **asked, hold=args.hold)
     if args.json:
         put_json(said)
         return 0
@@ -261,6 +267,10 @@ def discard(args: Namespace) -> int:
 def put_left(left: Json) -> None:
     for one in left["connections"]:
         print(f"  it was connected: {line(one)}")
+    for one in left.get("earlier", ()):
+        print(f"  it had been connected: {line(one)}")
+    if left.get("more"):
+        print(f"  and {left['more']} earlier connections more")
     for path in left["servers"]:
         print(f"  it could use the server at {printable(path)}; its requests are not known")
     if left["acts"]:

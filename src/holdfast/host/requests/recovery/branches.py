@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.core.branch.changes import Entry
@@ -32,10 +32,13 @@ from holdfast.core.contract.checkpoints import Checked, LostConnection
 from holdfast.core.contract.message import ABSENT
 from holdfast.core.session import connections
 from holdfast.host.acts.act_context import ProposedAct
-from holdfast.host.branches.branches import KeepWish
+from holdfast.host.branches.branches import KeepWish, Outcome
 from holdfast.host.branches.difference import Changed
+from holdfast.host.branches.store import Branch as One
 from holdfast.host.branches.store import Fork as Stored
 from holdfast.host.requests.host import Context, Host
+from holdfast.host.runtime.progress import giving_up
+from holdfast.host.runtime.tasks import to_the_end
 from holdfast.model.errors import HoldfastError, Refused, Usage
 from holdfast.model.ids import check_name
 
@@ -62,10 +65,9 @@ async def fork(host: Host, ctx: Context, q: Fork) -> ForkReply:
     details = {"n": str(q.n)}
     await engine.door.enter(ctx.act, ProposedAct("fork", details=details, wait_s=q.hold))
 
-    def tell(step: str, done: int) -> None:
-        ctx.conn.event("progress", request=ctx.number, step=step, bytes=done)
-
-    made = await engine.branches.fork(session, q.n, name, ctx.conn.operator, tell)
+    with giving_up(f"no branch is made, and {session.name} goes on as it was"):
+        forking = engine.branches.fork(session, q.n, name, ctx.conn.operator, ctx.progress())
+        made = await forking
     ids = [one.id for one in made.fork.branches]
     session.event(
         "session.forked",
@@ -207,11 +209,21 @@ async def keep(host: Host, ctx: Context, q: Keep) -> Kept:
     allowed()
     if not q.check:
         await engine.door.enter(ctx.act, ProposedAct("keep", wait_s=q.hold))
+    progress = ctx.progress()
 
-    def tell(step: str, done: int) -> None:
-        ctx.conn.event("progress", request=ctx.number, step=step, bytes=done)
+    async def kept() -> Kept:
+        made = await engine.branches.keep(fork, found.id, wish, allowed, progress)
+        return await _kept(host, ctx, q, fork, others, made)
 
-    made = await engine.branches.keep(fork, found.id, wish, allowed, tell)
+    with giving_up("nothing is written, and the branches are as they were"):
+        return await to_the_end(kept(), lambda: progress.stops)
+
+
+async def _kept(
+    host: Host, ctx: Context, q: Keep, fork: Stored, others: Sequence[One], made: Outcome
+) -> Kept:
+    """Discard the other branches, if the files are written."""
+    engine, found = host.engine, host.engine.find_any(q.session)
     discarded, remaining = list[Left](), list[Remaining]()
     if made.done:
         facts = {"operator": ctx.conn.operator, "steps": made.steps}
@@ -247,7 +259,8 @@ async def discard(host: Host, ctx: Context, q: Discard) -> Discarded:
     engine, found = host.engine, host.engine.find_any(q.session)
     fork = engine.branches.of_branch(found.id, found.name)
     await engine.door.enter(ctx.act, ProposedAct("discard", wait_s=q.hold), owed=True)
-    left = await _discarded(host, ctx, fork, found.id, found.name)
+    work = _discarded(host, ctx, fork, found.id, found.name)
+    left = await to_the_end(work, lambda: False)
     ctx.act.outcome = {"connections": _said(left)}
     return Discarded(id=found.id, name=found.name, left=left)
 
@@ -263,7 +276,8 @@ async def _discarded(host: Host, ctx: Context, fork: Stored, session: str, name:
 
 
 def _said(left: Left) -> list[str]:
-    return [f"{one.program} {one.local} -> {one.remote}" for one in left.connections]
+    found = (*left.connections, *left.earlier)
+    return [f"{one.program} {one.local} -> {one.remote}" for one in found]
 
 
 def _lost(rows: Iterable[Mapping[str, Any]]) -> tuple[LostConnection, ...]:
@@ -275,6 +289,7 @@ async def what_left(host: Host, fork: Stored, session: str, name: str) -> Left:
     if living is not None:
         with contextlib.suppress(HoldfastError):
             found = await host.engine.branches.connections(living)
+    earlier = await host.engine.branches.earlier(session, found)
     return Left(
         id=session,
         name=name,
@@ -282,4 +297,6 @@ async def what_left(host: Host, fork: Stored, session: str, name: str) -> Left:
         acts=await host.engine.journal.acts(session),
         closed=_lost(fork.closed),
         servers=tuple(fork.servers),
+        earlier=_lost(earlier.rows),
+        more=earlier.more,
     )
