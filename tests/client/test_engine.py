@@ -12,6 +12,8 @@ import pytest
 from holdfast.client.engine.lane import Lane
 from holdfast.client.engine.parts import Data, Reply
 from holdfast.client.engine.wire import Exchange
+from holdfast.client.signing import SigningTarget
+from holdfast.core.record.record import MACHINE
 from holdfast.model.limits import DOWNSTREAM_WINDOW_BYTES
 from holdfast.wire import frames
 from tests.support.installation import DEADLINE_S
@@ -121,3 +123,13 @@ def test_a9_the_failure_of_a_source_reaches_the_caller(tmp_path: Path) -> None:
 
     with scripted_host.host(tmp_path, play) as link:
         asyncio.run(asyncio.wait_for(work(), DEADLINE_S))
+
+
+def test_r1_an_answer_about_another_session_changes_no_incarnation() -> None:
+    """`new` of a name that exists is an act on the machine, and answers with a session's epoch."""
+    machine = SigningTarget(MACHINE, 1, None)
+    machine.acknowledged({"id": "e866w0pqdvxe", "epoch": 2})
+    assert machine.epoch == 1
+    session = SigningTarget("e866w0pqdvxe", 1, None)
+    session.acknowledged({"id": "e866w0pqdvxe", "epoch": 2})
+    assert session.epoch == 2

@@ -87,6 +87,22 @@ def test_show_prints_a_file_that_means_the_same(
     )
 
 
+@pytest.mark.parametrize(("when", "warned"), [("", 1), ('act = ["exec"]', 1), ('act = ["run"]', 0)])
+def test_check_warns_of_a_checkpoint_that_no_program_waits_for(
+    home: Path, capsys: pytest.CaptureFixture[str], when: str, warned: int
+) -> None:
+    """A program that starts inside waits in the kernel, and is not saved before."""
+    Path("p.toml").write_text(
+        'version = 1\n[[rule]]\nname = "save first"\nverdict = "checkpoint"\nbecause = "x"\n'
+        f"when = {{ {when} }}\n"
+    )
+    assert run("policy", "check", "p.toml", "--json") == 0
+    said = json.loads(capsys.readouterr().out)["warnings"]
+    assert len(said) == warned and all("'save first'" in one and "(exec)" in one for one in said)
+    run("policy", "check", "p.toml")
+    assert capsys.readouterr().out.count("saves nothing") == warned
+
+
 def test_check(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.toml").write_text(RULES)
     assert run("policy", "check", "p.toml") == 0 and "1 rules" in capsys.readouterr().out

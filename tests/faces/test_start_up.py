@@ -29,6 +29,27 @@ SESSION: dict[str, Any] = {
 }
 RUN: dict[str, Any] = {"exit_code": 0, "output": {"start": 0, "end": 0}, "shaped": []}
 VIEW: dict[str, Any] = {"lines": ["$ "], "text": "$ "}
+SAVED: dict[str, Any] = {
+    "name": "work",
+    "saved": {
+        "checkpoint": "cp-000000000001",
+        "bytes": 1,
+        "added": 1,
+        "frozen_ms": 1.0,
+        "ended": False,
+        "losses": [],
+        "copies": [],
+    },
+}
+RESTORED: dict[str, Any] = {
+    "name": "work",
+    "epoch": 2,
+    "at": 1.0,
+    "checkpoint": "cp-000000000001",
+    "losses": [],
+    "connections": [],
+    "replaced": [],
+}
 
 
 def answers(body: dict[str, Any]) -> Callable[[Peer], None]:
@@ -48,6 +69,8 @@ def answers(body: dict[str, Any]) -> Callable[[Peer], None]:
         (["ls", "--all", "--json"], {"sessions": [SESSION]}),
         (["run", "work", "--", "true"], RUN),
         (["view", "work"], VIEW),
+        (["checkpoint", "work"], SAVED),
+        (["restore", "work"], RESTORED),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

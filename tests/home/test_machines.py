@@ -86,3 +86,25 @@ def test_t4_a_file_that_others_could_read_is_refused(home: Home) -> None:
     os.chmod(relays.path(home), 0o640)
     with pytest.raises(Refused, match="private to this account"):
         relays.listing(home)
+
+
+def test_r1_a_change_survives_a_power_cut_once_it_is_told(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rename is durable only after its directory was synced."""
+    done: list[tuple[str, int]] = []
+    rename, sync = os.rename, os.fsync
+
+    def renamed(old: str, new: str) -> None:
+        rename(old, new)
+        done.append(("renamed", os.stat(new).st_ino))
+
+    def synced(fd: int) -> None:
+        sync(fd)
+        done.append(("synced", os.fstat(fd).st_ino))
+
+    monkeypatch.setattr(os, "rename", renamed)
+    monkeypatch.setattr(os, "fsync", synced)
+    machines.keep(home, BOX)
+    file, folder = (os.stat(one).st_ino for one in (machines.path(home), home.state))
+    assert done == [("synced", file), ("renamed", file), ("synced", folder)]

@@ -12,6 +12,14 @@ from typing import Final, NamedTuple
 
 from holdfast.model.errors import Ambiguous, NotFound
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.home import Home
+    from holdfast.model.errors import HoldfastError
+    from holdfast.model.jsontext import Json
+
 SEARCH_S: Final = 3.0  # for the answers of all known machines
 
 
@@ -47,6 +55,44 @@ def decide(word: str, found: list[Found], silent: dict[str, str]) -> Found:
         return named[0]
     unheard = f"; {_listed(list(silent))} did not answer" if silent else ""
     raise NotFound(f"no known machine has a session {word!a}{unheard}")
+
+
+def went(answer: Mapping[str, object]) -> str:
+    """The key of the machine to which an answer or an error leads; else empty."""
+    found = answer.get("elsewhere")
+    return str(found.get("key", "")) if isinstance(found, dict) else ""
+
+
+def called_here(error: HoldfastError, home: Home, told_by: str) -> str:
+    """How a session that another machine led away is named here: by the machine's key.
+
+    The caller decides: a machine could lead an act into a session that the caller did not mean.
+    """
+    from holdfast.home import machines
+    from holdfast.model import signing
+
+    # By its id: a session of that machine may have the same name.
+    key, names = went(error.facts), error.facts.get("known_as")
+    session = str(names[0]) if isinstance(names, list) and names else "SESSION"
+    for one in machines.listing(home):
+        if signing.show(one.key) == key:
+            return f"name it as {one.name}/{session}"
+    return f"{told_by} says that it is at the machine with the key {key}, which is not known here"
+
+
+def best(answers: dict[str, Json], here: Json) -> tuple[str, Json] | None:
+    """The machine with the best answer about a reference, if it is better than that of `here`.
+
+    A machine that has the session is better than one that leads elsewhere; then the later
+    incarnation counts.
+    """
+
+    def rank(answer: Json) -> tuple[bool, bool, int]:
+        epoch = (answer.get("elsewhere") or answer.get("session") or {}).get("epoch") or 0
+        return answer["known"], not went(answer), int(epoch)
+
+    found = max(answers.items(), key=lambda one: rank(one[1]), default=None)
+    return found if found is not None and rank(found[1]) > rank(here) else None
 
 
 LISTED: Final = 8  # names in a message

@@ -109,6 +109,7 @@ class Link:
         self.welcome: Json = {}
         self.sock: Socket | None = None
         self._number = 0
+        self.waits_for = 0  # the request that is sent and not answered
         self.once: str | None = None  # the idempotency key of the acts that this client asks for
         self._keyed: dict[str, int] = {}  # acts under that key, by place
         self.splitter = frames.Splitter(frames.FROM_HOST)
@@ -277,7 +278,12 @@ class Link:
             self.identity.secret(), domain, message(signing.show(self.identity.public))
         ).hex()
 
+    def give_up(self) -> None:
+        """Ask the host to stop the request that has no answer yet. The answer says what is left."""
+        self.send(frames.cancel(self.waits_for))
+
     def close(self) -> None:
+        self.waits_for = 0
         if self._dialling is not None:
             self._dialling.cancel()
             self._dialling = None
@@ -424,6 +430,10 @@ class Link:
             and error.recover == NotFound.default_recover
         ):
             error.recover = f"`holdfast ls --all {self.away.name}/` lists what exists"
+        if self.away is not None and error.facts.get("elsewhere"):
+            from holdfast.client.everywhere import called_here
+
+            error.recover = called_here(error, self.home, self.away.name)
         return error
 
     def _act(self, one: Repeating, wait_s: float | None, told: Told) -> Json:
@@ -475,6 +485,7 @@ class Link:
                 "shorten the environment, the command or the text",
             )
         self.send(request)
+        self.waits_for = number
         one.is_sent()
         if self.source is not None and one.op == "run":
             self.source.begin(number)
@@ -483,6 +494,7 @@ class Link:
             if kind == frames.REPLY:
                 answered, ok, body = frames.read_reply(payload)
                 if answered == number:
+                    self.waits_for = 0
                     one.answered()
                     if not ok:
                         raise self.seen_from_here(from_wire(body))

@@ -33,7 +33,8 @@ class SigningTarget:
         """Remember the newest record entry that the host reported, and a new incarnation."""
         if isinstance(recorded := answer.get("recorded"), dict):
             self.seen = str(recorded["hash"])
-        self.epoch = int(answer.get("epoch", self.epoch))
+        if answer.get("id", self.session) == self.session:  # `new` answers for another session
+            self.epoch = int(answer.get("epoch", self.epoch))
 
 
 class Acting:

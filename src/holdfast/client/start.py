@@ -30,6 +30,8 @@ HOST_UNIT = "holdfast-host.service"
 # host out of this home.
 NOTICE_S = 3.0
 END_S = 5.0  # for a process to end
+# For another client that starts the host. That client may be stopped before it does.
+OTHER_CLIENT_S = 3.0
 MANAGER_S = 20.0  # for a service manager to report success or failure
 
 
@@ -54,8 +56,9 @@ def mark_stopped(home: Home, stopped: bool) -> None:
 def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
     """Start a host, detached from this process, and return when it answers.
 
-    If two callers start a host at once, only the faster host serves, and both callers succeed. If
-    that host is killed before it serves, a new host is started.
+    Of several callers, one starts a host and the others wait for it. If a second host is started
+    nevertheless, only the faster host serves, and all callers succeed. If that host is killed
+    before it serves, a new host is started.
     """
 
     def begin() -> subprocess.Popen[bytes]:
@@ -70,16 +73,20 @@ def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
     err_r, err_w = os.pipe()
     os.set_blocking(err_r, False)
     deadline = time.monotonic() + START_WAIT_S
+    alone = time.monotonic() + OTHER_CLIENT_S
     pause = 0.005
+    process: subprocess.Popen[bytes] | None = None
+    turn = _turn_file(home)
     try:
-        process = begin()
         while time.monotonic() < deadline:
             try:
                 unix.connect(home.host_socket).close()
                 return
             except OSError:
                 pass
-            code = process.poll()
+            if process is None and (_is_our_turn(turn) or time.monotonic() > alone):
+                process = begin()
+            code = process.poll() if process is not None else None
             if code == ANOTHER_SERVES and not is_stopped(home):
                 # That host waited for the other host, and so would the next.
                 process = begin()
@@ -92,9 +99,31 @@ def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)
     finally:
-        os.close(err_r)
-        os.close(err_w)
+        for fd in (err_r, err_w, turn):
+            if fd is not None:
+                os.close(fd)
     raise Unavailable("the host does not answer", f"look at {home.log}")
+
+
+def _turn_file(home: Home) -> int | None:
+    """A file whose lock the client has that starts the host. None if no file can be made."""
+    try:
+        return os.open(f"{home.run}/start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+
+
+def _is_our_turn(fd: int | None) -> bool:
+    import fcntl  # late: only Unix has it
+
+    try:
+        if fd is not None:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    except OSError:  # this file system has no locks
+        return True
 
 
 def launch(

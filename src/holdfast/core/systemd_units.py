@@ -7,7 +7,8 @@ There are four units and three kinds of treatment:
 - `holdfast-nursery.service` is not hardened, on purpose. Sessions are its children, and they
   inherit every restriction of a unit for ever. A session under NoNewPrivileges has no sudo, a
   session under ProtectSystem cannot install programs, a session under a system call filter cannot
-  debug.
+  debug. It also starts the host's workers, which trace sessions and enter their namespaces
+  (host/runtime/worker_programs.py).
 
 - `holdfast-drain.service` runs no process. When the machine shuts down, its stop command saves the
   sessions (`holdfast drain`). It is ordered after the other two: systemd stops it first and waits
@@ -85,7 +86,6 @@ _FILTERED: Final = (
     "UMask=0077",
 )
 _NAMESPACED: Final = (
-    "ProtectSystem=strict",
     "ProtectKernelTunables=yes",
     "ProtectKernelModules=yes",
     "ProtectKernelLogs=yes",
@@ -198,6 +198,7 @@ def host(installation: Installation) -> str:
     protected: tuple[str, ...] = ()
     if installation.manager == "system":
         protected = (
+            "ProtectSystem=full",  # not strict: `keep` writes into the directories of sessions
             *_NAMESPACED,
             f"ReadWritePaths={path(installation.state)}",
             f"CapabilityBoundingSet=~{_NEVER_NEEDED}",
@@ -273,6 +274,7 @@ def relay(installation: Installation, options: Sequence[str] = ()) -> str:
             "DynamicUser=yes",
             f"StateDirectory={RELAY_STATE}",
             "StateDirectoryMode=0700",
+            "ProtectSystem=strict",
             *_NAMESPACED,
             f"ProtectHome={'read-only' if installation.at_home else 'yes'}",
             "ProtectControlGroups=yes",

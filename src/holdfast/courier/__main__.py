@@ -2,7 +2,7 @@
 
     standard input    {machine, op, fields}                        ask
                       {machine, session, checkpoint, epoch, name, description, objects}   deliver
-    standard output   {"progress": bytes, "of": bytes}
+    standard output   {"progress": bytes, "of": bytes, "until": when a silent machine is given up}
                       {"done": {...}} or {"error": as on the wire}
 
 `machine` is an entry as in machines.json; its `identity` names the key of this machine.

@@ -1,12 +1,13 @@
 """Delivers a copy: offers it, sends the contents that the other machine lacks, and commits.
 
-Every step can be repeated, and a content goes on where it was cut. The delivery gives up when no
-byte has arrived for QUIET_S; the host then tries again later.
+Every step can be repeated, and a content goes on where it was cut. The delivery gives up when the
+other machine was silent for QUIET_S: no content moved, and it answered nothing, not even a ping.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
 
 QUIET_S: Final = 60.0
+ASKED_S, TOLD_S = 2.0, 5.0  # of silence: then a ping is sent; the time of giving up is told
+PING_S: Final = 5.0
+LOOK_S: Final = 1.0
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.2, 5.0
 COMMIT_S: Final = 600.0  # for the other machine's disk
 PIECE_BYTES: Final = 256 * 1024
@@ -42,10 +46,38 @@ class Delivery:
         self._engine, self._errand, self._tell = engine, errand, tell
         self._objects = Path(errand["objects"])
         self._named = {"id": errand["session"], "checkpoint": errand["checkpoint"]}
-        self._moved = time.monotonic()  # when the last byte was sent
+        self._name = errand["machine"]["name"]
+        self._heard = time.monotonic()  # when the last content moved, or an answer came
         self.sent = 0
 
     async def run(self) -> Json:
+        work, watch = asyncio.ensure_future(self._run()), asyncio.ensure_future(self._silent())
+        try:
+            await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise TimedOut(f"{self._name} did not answer for {QUIET_S:.0f} s", "try again")
+            return work.result()
+        finally:
+            work.cancel()
+            watch.cancel()
+            await asyncio.gather(work, watch, return_exceptions=True)
+
+    async def _silent(self) -> None:
+        """Return when the other machine was silent for QUIET_S. Tell of it meanwhile."""
+        told = False
+        while (silent := time.monotonic() - self._heard) < QUIET_S:
+            if told or silent >= TOLD_S:
+                told = silent >= TOLD_S
+                until = {"until": time.time() + QUIET_S - silent} if told else {}
+                self._tell({"progress": self.sent, "of": self.sent, **until})
+            if silent >= ASKED_S:
+                with contextlib.suppress(HoldfastError, TimeoutError):
+                    async with asyncio.timeout(PING_S):
+                        await self._engine.ask("ping", PING_S)
+                        self._heard = time.monotonic()
+            await asyncio.sleep(LOOK_S)
+
+    async def _run(self) -> Json:
         began, errand = time.monotonic(), self._errand
         description = Path(errand["description"])
         offer = {
@@ -85,14 +117,16 @@ class Delivery:
         pause = PAUSE_FIRST_S
         while True:
             try:
-                return await self._engine.ask(op, COMMIT_S, **fields, **once)
+                said = await self._engine.ask(op, COMMIT_S, **fields, **once)
+                self._heard = time.monotonic()
+                return said
             except HoldfastError as e:
                 pause = await self._waited(e, pause)
 
     async def _waited(self, error: HoldfastError, pause: float) -> float:
         """Wait before the next attempt; raises the error if another attempt cannot help."""
         lost = isinstance(error, HostGone | Unavailable | TimedOut)
-        if not lost or time.monotonic() - self._moved > QUIET_S:
+        if not lost or time.monotonic() - self._heard > QUIET_S:
             raise error
         await asyncio.sleep(pause)
         return min(pause * 2, PAUSE_MAX_S)
@@ -120,7 +154,7 @@ class Delivery:
             raise PeerFault("an answer without a reply")
         except HoldfastError as e:
             if self.sent > before:
-                self._moved = time.monotonic()
+                self._heard = time.monotonic()
             await self._waited(e, PAUSE_FIRST_S)
             return False
 
@@ -145,7 +179,7 @@ class Delivery:
                 if self.sent // TOLD_BYTES != (self.sent + len(piece)) // TOLD_BYTES:
                     self._tell({"progress": self.sent, "of": total})
                 self.sent += len(piece)
-                self._moved = time.monotonic()
+                self._heard = time.monotonic()
         finally:
             os.close(fd)
         return True

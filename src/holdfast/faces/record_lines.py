@@ -220,6 +220,13 @@ def _what(e: Json) -> str:
         return printable(
             f"did not survive the {facts.get('closed_by')}: {words(facts['lost'], facts['more'])}"
         )
+    if e["kind"] == "taken_over" and isinstance(e["facts"].get("files"), list):
+        files = (
+            f"the files of {one.get('path')} are in {one.get('place')}"
+            for one in e["facts"]["files"]
+            if isinstance(one, dict)
+        )
+        return printable("; ".join((f"from {e['facts'].get('from')}", *files)))
     if e["kind"] == "effects":
         return f"of act {e['act']}"
     if e["kind"] == "exit":

@@ -28,7 +28,7 @@ import stat
 import time
 
 from holdfast import home as homes
-from holdfast.home import Home
+from holdfast.home import Home, private
 from holdfast.model import agreement, base64url, canonical, signing
 from holdfast.model.errors import HoldfastError, Impossible, NotFound, Refused, Unavailable, Usage
 from holdfast.model.ids import OPERATOR_KINDS, check_name
@@ -267,7 +267,7 @@ def remove(home: Home, name: str) -> None:
         raise Unavailable(
             f"cannot remove {_path(home, name)}: {e.strerror}", "make the directory writable"
         ) from e
-    _sync(directory(home))
+    private.sync_directory(directory(home))
 
 
 # ------------------------------------------------------------ files
@@ -346,21 +346,13 @@ def _write(path: str, data: bytes, name: str, replace: bool) -> None:
         finally:
             if os.path.lexists(unfinished):
                 os.unlink(unfinished)
-        _sync(folder)
+        private.sync_directory(folder)
     except FileExistsError as e:
         raise _taken(name) from e
     except OSError as e:
         raise Unavailable(
             f"cannot write {path}: {e.strerror}", "free disk space or make the directory writable"
         ) from e
-
-
-def _sync(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _sweep(folder: str) -> None:

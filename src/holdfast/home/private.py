@@ -77,7 +77,17 @@ def write(path: str, data: bytes) -> None:
         except BaseException:
             os.unlink(fresh)
             raise
+        sync_directory(os.path.dirname(path) or ".")
     except OSError as e:
         raise Unavailable(
             f"cannot write {path}: {e.strerror}", "free disk space or make the directory writable"
         ) from e
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable: without this, a power cut can undo a rename."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -12,3 +12,9 @@ import sys
 def module(name: str, *arguments: str) -> list[str]:
     """The command that runs this module, from the installation of this process."""
     return [sys.executable, "-P", "-m", name, *arguments]
+
+
+def lean(package: str, *arguments: str) -> list[str]:
+    """The command that runs a package of Holdfast without site packages; it starts sooner."""
+    path = f"{__file__.rsplit('/', 2)[0]}/{package}/__main__.py"
+    return [sys.executable, "-I", "-S", "-X", "utf8", path, *arguments]

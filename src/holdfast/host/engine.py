@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from holdfast.core.session.connections import Connection
 from holdfast.home import Home, keys, recovery_switch
 from holdfast.home.config import TURN_PLUGIN
 from holdfast.home.settings import Settings
@@ -130,7 +131,7 @@ class Engine:
             self.background_exits.name_of,
             lambda: self.lineages.told,
         )
-        self.connection_watch = ConnectionWatch(settings.connections_silent_s)
+        self.connection_watch = ConnectionWatch(settings.connections_silent_s, self._connected)
         self.last_used = LastUsed(database)
         self.near_end = NearEnd(self, program.replaced)
         remembered = Remembered(database.rows(ROWS), keys.remembered_key(machine))
@@ -193,7 +194,12 @@ class Engine:
             self.authority,
             self.events.note,
             self.insiders.of,
-            before_acts.saver(lambda: self.incarnations.checkpoints, self.halter),
+            before_acts.saver(
+                lambda: self.incarnations.checkpoints,
+                self.halter,
+                self.journal,
+                self.copies.outgoing.send_as_scheduled,
+            ),
         )
         self.execgate = gate.ExecGate(
             self.gate,
@@ -228,6 +234,9 @@ class Engine:
 
     def _nursery_found(self, pid: int) -> None:
         self.halter.groups.beside(pid, bool(self.nursery.apart))
+
+    def _connected(self, session: Session, found: Connection) -> None:
+        self.branches.connected(session, found)
 
     # ------------------------------------------------------------ sessions begin
 

@@ -33,6 +33,7 @@ from holdfast.host.requests.host import Host
 from holdfast.host.runtime import threads
 from holdfast.host.runtime.hot_loop import HotLoop
 from holdfast.host.runtime.priority import short_slice, survive_memory
+from holdfast.host.runtime.worker_programs import let_nursery_start
 from holdfast.host.server import Server
 from holdfast.host.service import Service, leave_stopped
 from holdfast.host.storage.store import Store
@@ -67,6 +68,8 @@ def main() -> int:
             return 3
         _logging(home)
         service.begin(home)
+        if service.nursery:
+            let_nursery_start(f"{home.run}/nursery.sock", os.environb)
         short_slice()
         survive_memory()
         with asyncio.Runner(loop_factory=HotLoop) as runner:

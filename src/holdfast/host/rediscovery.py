@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.session import lifecycle
 from holdfast.host.acts.record_recovery import go_on_recording, retain
-from holdfast.host.leases.fences import Awaited
+from holdfast.host.leases.fence import Awaited
 from holdfast.host.lifecycle import prepare
 from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX
 from holdfast.host.people import reserved
@@ -30,6 +30,8 @@ from holdfast.model.probe import probe
 from holdfast.transport import unix
 
 if TYPE_CHECKING:
+    from holdfast.core.checkpoint.manifest import Manifest
+    from holdfast.host.checkpoints.unfinished import Unfinished
     from holdfast.host.engine import Engine
 
 ADOPT_WAIT_S = 2.0  # for a keeper's answer; a client waits longer than that for a new host
@@ -200,7 +202,15 @@ class Rediscovery:
         was, record.state = record.state, "detached"
         record.name = str(label.get("name", record.name))
         probe("host.keeper.claimed")
+        restoring = await self._restoring(session_id, link)
+        if link.welcome.epoch > record.epoch:  # the row is of the last incarnation
+            record.ended, record.exit_code, record.reason, record.ended_by = None, None, "", ""
+            record.interrupted = False
+            self._engine.ended.pop(session_id, None)
+            self._engine.near_end.interruptions.returns(session_id)
         session = self._engine.make_session(record, link, label)
+        if restoring is not None:
+            await self._engine.incarnations.finish(session, *restoring)
         session.pace.await_return(record.viewers)
         halted = await self._engine.read_layout_and_gate(session, adopted=True) is not None
         if halted and await self._engine.branches.stands(session, was):
@@ -209,6 +219,16 @@ class Rediscovery:
         output = [link.ring.start, link.ring.head]
         facts = {"term": self._engine.term, "root_pid": record.root_pid, "output": output}
         self._engine.events.note(session_id, "session.adopted", facts)
+
+    async def _restoring(
+        self, session_id: str, link: KeeperLink
+    ) -> tuple[Unfinished, Manifest] | None:
+        """What the last host left to do of a restore; without its checkpoint nothing can be."""
+        try:
+            return await self._engine.incarnations.go_on(session_id, link)
+        except (HoldfastError, OSError, ValueError, KeyError) as e:
+            self._engine.events.note(session_id, "session.restored", {"unfinished": str(e)[:200]})
+            return None
 
     async def _ask_again(self, session_id: str, known: dict[str, SessionRow]) -> None:
         pause = ADOPT_AGAIN_S

@@ -249,7 +249,7 @@ class Server:
                         by=found.by,
                         invitation=str(invitation["id"]),
                         rights=list(found.rights),
-                        scope=found.scope,
+                        scope=joined["joined"]["scope"],
                         **({"of": found.of, "device": found.device} if found.of else {}),
                     )
             if isinstance(about := conn.hello.get("about"), str):

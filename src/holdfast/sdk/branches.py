@@ -111,7 +111,8 @@ class Difference:
 class Left:
     """What left a branch, and no discard can undo.
 
-    `connections`: to the outside at its end. `acts`: how many its record has. `closed`:
+    `connections`: to the outside at its end. `earlier`: those that the host saw before, and that
+    were closed then; `more`: how many further ones. `acts`: how many its record has. `closed`:
     connections of the parent that it never had. `servers`: sockets of the machine's servers
     (doors) that its programs could use.
     """
@@ -122,6 +123,8 @@ class Left:
     acts: int = 0
     closed: tuple[LostConnection, ...] = ()
     servers: tuple[str, ...] = ()
+    earlier: tuple[LostConnection, ...] = ()
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from holdfast import home as homes
 from holdfast.client.engine.engine import Engine
 from holdfast.client.environ import CREDENTIAL, for_session, handed_on
-from holdfast.client.everywhere import SEARCH_S, Found, decide
+from holdfast.client.everywhere import SEARCH_S, Found, best, decide, went
 from holdfast.client.identity import operator_name
 from holdfast.client.link import Link
 from holdfast.home import Home, machines
@@ -122,11 +122,10 @@ class Client:
         Asks this machine first, then all known machines; `machine`: the one that knows.
         """
         body = await self.engine(HERE).ask("resolve", ref=ref)
-        if not body["known"]:
+        if not body["known"] or went(body):
             answers, _ = await self.everywhere(lambda engine: engine.ask("resolve", ref=ref))
-            for name, answer in answers.items():
-                if answer["known"]:
-                    return read(Resolved, answer, machine=name)
+            if (found := best(answers, body)) is not None:
+                return read(Resolved, found[1], machine=found[0])
         return read(Resolved, body)
 
     async def events(self, after: int = 0, *, follow: bool = False) -> AsyncGenerator[Event, None]:

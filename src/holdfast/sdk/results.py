@@ -321,8 +321,9 @@ class Restored:
     """A new incarnation of a saved session. `at`: the moment that its memory is from.
 
     `replaced`: files that have their saved content again; `kept`: an archive of the newer content.
-    `connections`: those that did not survive. `re_established`: only if the memory is lost; then
-    it has the facts of the event `session.re_established`.
+    `connections`: those that did not survive. `halted`: its programs stand still until `resume`.
+    `re_established`: only if the memory is lost; then it has the facts of the event
+    `session.re_established`.
     """
 
     id: str
@@ -335,12 +336,13 @@ class Restored:
     losses: tuple[str, ...] = ()
     connections: tuple[LostConnection, ...] = ()
     kept: str | None = None
+    halted: bool = False
     re_established: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The present meaning of a reference: `live`, `ended` with a code, or not known any more."""
+    """What a reference means now. `elsewhere`: `machine`, `key`, `epoch` of a session that went."""
 
     ref: str
     known: bool
@@ -348,6 +350,7 @@ class Resolved:
     exit_code: int | None = None
     under_way: bool | None = None
     machine: str = ""  # that knows the reference; empty: this machine
+    elsewhere: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

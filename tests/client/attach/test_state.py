@@ -173,6 +173,16 @@ def test_a4_attaching_to_a_halted_session_says_so() -> None:
     assert not any(isinstance(one, e.Notice) for one in screen(made(state="live")))
 
 
+def test_a4_a_notice_outlives_a_screen_that_comes_unasked() -> None:
+    """The size of another terminal makes the host send a second screen at once."""
+    state = AttachState("s", "ann", Prefix(PREFIX, "C-\\"), False, None)
+    state.size = (80, 24)
+    state.handle(e.Attached(answer(state="halted"), ring=False), 0.0)
+    told = e.Notice("work is halted; C-\\ R resumes it")
+    assert told in screen(state)
+    assert told in screen(state), "the second screen has wiped it"
+
+
 def test_a_notice_waits_for_the_screen_that_would_wipe_it() -> None:
     state = made()
     state.handle(e.Redraw(), 1.0)

@@ -52,7 +52,7 @@ def test_r2_keys_of_a_later_release_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"format": 3}, "format 3, and this release reads 2"),
+        ({"format": 4}, "format 4, and this release reads 2 to 3"),
         ({"objects": {"../../etc/passwd": 5}}, "damaged"),
         ({"objects": {"ab" * 32: 1 << 40}}, "damaged"),
         ({"session": "../0123456789"}, "damaged"),
@@ -65,8 +65,12 @@ def test_r2_a_manifest_that_cannot_be_used_is_refused(change: dict[str, object],
         decode(signed(lambda found: found.update(change)), KEY)
 
 
+def test_r2_format_2_is_read() -> None:
+    assert decode(signed(lambda found: found.update(format=2)), KEY) == MADE
+
+
 def test_r2_format_1_is_refused_by_its_name() -> None:
-    with pytest.raises(Unreadable, match="format 1, and this release reads 2"):
+    with pytest.raises(Unreadable, match="format 1, and this release reads 2 to 3"):
         header(json.dumps({"format": 1, "compression": "none"}, indent=1).encode())
 
 

@@ -27,18 +27,23 @@ def test_r2_an_ordinary_session_can_be_saved() -> None:
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
-        (GOOD._replace(layout="plain"), "it is a plain session"),
+        (
+            GOOD._replace(layout="plain", root=False),
+            "of an ordinary user: only root may",
+        ),
+        (GOOD._replace(layout="plain", topped=False), "without hf-root"),
+        (GOOD._replace(layout="plain", planned=False), "end it and start it again"),
         (GOOD._replace(planned=False), "made by an earlier release"),
         (GOOD._replace(free=1), "about 5 MB are needed"),
         (GOOD._replace(tool="CRIU is not installed: install it"), "CRIU is not installed"),
         (GOOD._replace(shared_memory=2), "2 segments of System V shared memory"),
         (GOOD._replace(processes=(SHELL._replace(tracer=7),)), "bash (10) is traced by process 7"),
-        (GOOD._replace(processes=(SHELL._replace(filters=2),)), "seccomp filter of its own"),
-        (GOOD._replace(processes=(SHELL._replace(nested=True, filters=2),)), "namespaces of its"),
+        (GOOD._replace(processes=(SHELL._replace(filters=1),)), "seccomp filter of its own"),
+        (GOOD._replace(processes=(SHELL._replace(nested=True, filters=1),)), "namespaces of its"),
         (GOOD._replace(processes=(SHELL._replace(holds=("/dev/nvidia0",)),)), "uses a GPU"),
         (
-            GOOD._replace(processes=(SHELL._replace(unlinked=("/dev/shm/one",)),)),
-            "bash (10) has mapped a deleted file (/dev/shm/one)",
+            GOOD._replace(processes=(SHELL._replace(unlinked=("/dev/shm/one",)),), root=False),
+            "bash (10) has mapped a deleted file (/dev/shm/one), which only root may save",
         ),
         (
             GOOD._replace(processes=(SHELL._replace(holds=("anon_inode:[io_uring]",)),)),
@@ -54,6 +59,15 @@ def test_r2_an_obstacle_is_named_before_anything_stops(facts: Facts, says: str) 
     found = judge(facts)
     assert not found.possible
     assert len(found.blockers) == 1 and says in found.blockers[0]
+
+
+def test_r2_root_saves_mapped_files_without_a_name() -> None:
+    found = GOOD._replace(processes=(SHELL._replace(unlinked=("/dev/shm/one",)),))
+    assert judge(found).possible and not judge(found._replace(root=False)).possible
+
+
+def test_r2_a_plain_session_of_root_can_be_saved() -> None:
+    assert judge(GOOD._replace(layout="plain")).possible
 
 
 def test_r2_the_size_counts_what_is_copied() -> None:
@@ -88,6 +102,10 @@ def test_r2_unread_input_is_named() -> None:
         (
             "Error (criu/files-reg.c:2143): Can't open file home/u/a on restore: No such file",
             "home/u/a is missing",
+        ),
+        (
+            "Error (criu/cr-restore.c:1237): Can't fork for 2236: File exists; Error: x",
+            "another process on this machine has the number 2236",
         ),
         ("Error (criu/sk-unix.c:890): unix: Can't dump half of stream unix connection.", "outside"),
         ("python3 (12) has a seccomp filter of its own", "has a seccomp filter of its own"),

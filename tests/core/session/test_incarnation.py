@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.session.incarnation import OFFSET_STEP, Lost, first_offset, notice, scrollback
+from holdfast.core.session.incarnation import (
+    OFFSET_STEP,
+    SUBSHELL,
+    Lost,
+    Running,
+    first_offset,
+    named,
+    notice,
+    scrollback,
+)
 from holdfast.host.terminal.screen import Screen
 
 
@@ -55,3 +64,19 @@ def test_r1_the_notice_breaks_between_words() -> None:
         assert all(len(row) <= cols for row in rows)
         words = "Keeper and host died. This is a new incarnation (2) of work:"
         assert cols == 2 or words in " ".join(rows)
+
+
+def test_r1_a_subshell_is_named_by_the_text_of_its_act() -> None:
+    act = "hf:s@1#3"
+    found = named(
+        [
+            Running("", "ann", act),
+            Running("", "ann", act),
+            Running("sleep 9", "ann", act),
+            Running("", "bob", "hf:s@1#4"),
+            Running("", "shell", None),
+        ],
+        {act: "(sleep 9; date) &\r"},
+    )
+    told = [(one.argv, one.operator) for one in found]
+    assert told == [("(sleep 9; date) &", "ann"), ("sleep 9", "ann"), (SUBSHELL, "bob")]

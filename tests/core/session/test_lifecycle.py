@@ -23,7 +23,11 @@ def test_s9_every_step_is_in_the_table_or_refused(state: str, event: str) -> Non
 def test_s9_the_end_is_final() -> None:
     """Only the next incarnation of the session follows an end."""
     assert lifecycle.TABLE["reaped"] == {}
-    assert lifecycle.TABLE["ended"] == {"interrupted": "restoring", "reaped": "reaped"}
+    assert lifecycle.TABLE["ended"] == {
+        "restore": "restoring",
+        "interrupted": "restoring",
+        "reaped": "reaped",
+    }
 
 
 def test_s9_every_state_can_be_reached_and_every_running_one_can_end() -> None:

@@ -36,8 +36,8 @@ def test_r2_a_checkpointer_ends_in_time_with_all_that_it_started(
 ) -> None:
     killed = list[bool]()
 
-    def command(name: str, fd: str) -> list[str]:
-        return [sys.executable, "-c", f"HOW = {how!r}\n{PROGRAM}", fd]
+    def command(name: str) -> list[str]:
+        return [sys.executable, "-c", f"HOW = {how!r}\n{PROGRAM}"]
 
     async def main() -> int:
         process = CheckpointerProcess()
@@ -51,7 +51,7 @@ def test_r2_a_checkpointer_ends_in_time_with_all_that_it_started(
         await process.end(lambda: killed.append(gone(told["bytes"])))
         return int(told["bytes"])
 
-    monkeypatch.setattr(programs, "module", command)
+    monkeypatch.setattr(programs, "lean", command)
     monkeypatch.setattr(module, "LET_GO_S", 0.5 if how == "hangs" else 60.0)
     assert gone(asyncio.run(main()))
     assert killed == ([False] if how == "hangs" else [])

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast.home import Home
+from holdfast.host.checkpoints import past
 from holdfast.host.checkpoints.incarnations import Incarnations
+from holdfast.host.checkpoints.past import Past
 from holdfast.host.lifecycle.nursery import TreeChanged
 from holdfast.host.storage.store import SessionRow
 from holdfast.model.errors import Impossible, NotFound, Refused
@@ -36,8 +38,13 @@ def incarnations(home: Home, monkeypatch: pytest.MonkeyPatch, *tries: object) ->
             raise found
         return found
 
+    async def look(*arguments: object) -> Past:
+        return Past()
+
     engine: Any = SimpleNamespace(
         home=home,
+        journal=None,
+        events=SimpleNamespace(note=lambda session, name, facts: None),
         environment={},
         settings=SimpleNamespace(checkpoint_keep=3, checkpoint_bytes=1),
         sessions={},
@@ -46,6 +53,7 @@ def incarnations(home: Home, monkeypatch: pytest.MonkeyPatch, *tries: object) ->
         leases=SimpleNamespace(take_next=take, give_up=give_up),
     )
     made = Incarnations(engine)
+    monkeypatch.setattr(past, "look", look)
     monkeypatch.setattr(made, "_begun", begun)
     monkeypatch.setattr(made.checkpoints, "ids", lambda session: [MADE.id])
     return made
@@ -88,3 +96,28 @@ def test_r2_a_restore_was_decided_on_facts_that_still_hold(
     del made._engine.ended[ROW.id]  # type: ignore[attr-defined]
     with pytest.raises(Refused, match="was forgotten meanwhile"):
         asyncio.run(made.restore(row, MADE, "ann"))
+
+
+def test_r2_the_last_usable_checkpoint_is_not_removed_after_an_approval(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the question waited, the session ended, or its other checkpoint was removed."""
+    made, removed = incarnations(home, monkeypatch), list[str]()
+
+    async def in_thread(work: Any, *args: Any) -> Any:
+        return work(*args)
+
+    def remove_one(session: str, checkpoint: str) -> int:
+        removed.append(checkpoint)
+        return 7
+
+    engine: Any = made._engine
+    engine.halter = SimpleNamespace(in_thread=in_thread)
+    monkeypatch.setattr(made.checkpoints, "remove_one", remove_one)
+    usable = [SimpleNamespace(id="cp-1")]
+    monkeypatch.setattr(made.checkpoints, "of", lambda session: usable)
+    with pytest.raises(Refused, match="no other checkpoint of work"):
+        asyncio.run(made.remove(ROW.id, "cp-1"))
+    assert not removed
+    usable.append(SimpleNamespace(id="cp-2"))
+    assert asyncio.run(made.remove(ROW.id, "cp-1")) == 7 and removed == ["cp-1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,13 @@ def test_r2_plain_images_are_in_memory_and_leave_nothing(tmp_path: Path) -> None
     assert one.parent == two.parent and one.parent.parent == memory
     assert one.stat().st_mode & 0o077 == one.parent.stat().st_mode & 0o077 == 0
     (one / "pages").write_bytes(b"secret")
-    scratch.clear(one)
+    removal = scratch.clear(one)
     assert two.is_dir() and not one.exists()
+    assert scratch.make("one", 1) == one and scratch.clear(one) is not removal
     scratch.clear(two)
+    for thread in threading.enumerate():
+        if thread.name == "scratch":
+            thread.join()
     assert not [*memory.iterdir()]
 
 

@@ -6,7 +6,9 @@ import contextlib
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha1
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -15,6 +17,7 @@ from holdfast.home import Home, keys
 from holdfast.host.checkpoints import packing
 from holdfast.host.checkpoints.copies import Copies
 from holdfast.host.checkpoints.packing import Sources
+from holdfast.host.checkpoints.sealing import ImageKey
 from holdfast.host.checkpoints.store import Checkpoints
 from holdfast.model import agreement
 from holdfast.model.errors import HoldfastError, Impossible, Refused
@@ -237,6 +240,33 @@ def test_r2_a_damaged_object_is_not_shared(home: Home, tmp_path: Path) -> None:
     with pytest.raises(Impossible, match="is damaged: object"):
         made.content(first, "plan")
     assert made.content(save(made, 1, images), "plan") == SHARED
+
+
+def test_r2_a_sealed_object_with_other_content_is_refused(home: Home, tmp_path: Path) -> None:
+    """The manifest names the stored bytes, so even a holder of the key cannot exchange them."""
+    images = tmp_path / "images"
+    images.mkdir()
+    files = FaultyFiles()
+    made = store(home, files)
+    first = save(made, 0, images)
+    (part,) = first.tree["plan"]
+    path, mark = sorted(first.files)[part.piece], first.marks[part.piece]
+    other = made.keys(SESSION).open(first.key).seal(mark, bytes(part.length))
+    files.names[f"{made.top}/{SESSION}/{path}"].data = other
+    with pytest.raises(Impossible, match="it was altered"):
+        made.content(first, "plan")
+
+
+def test_r2_marks_of_format_2_serve(home: Home, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    files = FaultyFiles()
+    made = store(home, files)
+    first = save(made, 0, images)
+    with mock.patch.object(ImageKey, "mark", lambda key, content: sha1(content).hexdigest()):
+        second = save(made, 1, images)
+    assert {len(mark) for mark in (*first.marks, *second.marks)} == {32, 40}
+    check(store(home, files), {0, 1})
 
 
 # ---------------------------------------------------------------- copies and keys

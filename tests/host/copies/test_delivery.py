@@ -42,7 +42,8 @@ def delivered(tmp_path: Path, receiver: Receiver) -> Any:
     (tmp_path / "objects").mkdir()
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "objects" / SHA).write_text("content")
-    errand = {
+    errand: Any = {
+        "machine": {"name": "vault"},
         "session": "0123456789ab",
         "checkpoint": "cp-0123456789ab",
         "name": "work",

@@ -149,6 +149,23 @@ def test_r2_a_tree_travels_with_all_kinds(tmp_path: Path) -> None:
     assert (tmp_path / "there/p").is_fifo()
 
 
+def test_r2_contents_that_a_power_cut_may_have_torn_are_kept_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system may have the name of a content, and the index, without the bytes."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "f").write_text("text")
+    for boot, content in (("first", "text"), ("first", ""), ("second", "text")):
+        monkeypatch.setattr(trees, "boot_id", lambda boot=boot: boot)
+        outbox = Outbox(str(tmp_path), SESSION)
+        outbox.tree(SHARED, "/w", str(work), set())
+        outbox.looked()
+        [kept] = outbox.objects.iterdir()
+        assert kept.read_text() == content, "within a boot, what is there serves"
+        kept.write_text("")
+
+
 def test_t4_a_file_is_not_laid_out_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "content").write_text("evil")
     (tmp_path / "there").mkdir()

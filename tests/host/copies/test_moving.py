@@ -12,6 +12,7 @@ from holdfast.core.checkpoint import copies
 from holdfast.host.copies import errands, moving
 from holdfast.host.copies.moving import Moving
 from holdfast.host.copies.sending import MOVE
+from holdfast.host.runtime.progress import Progress
 from holdfast.host.runtime.tasks import Tasks
 from holdfast.model.errors import (
     HoldfastError,
@@ -56,6 +57,7 @@ class World:
         self.session.ended = asyncio.get_running_loop().create_future()
         checkpoints = SimpleNamespace(chosen=lambda session, word: SimpleNamespace(id="cp", at=1))
         self.engine: Any = SimpleNamespace(
+            journal=None,
             tasks=self.tasks,
             sessions={ID: self.session} if self.here else {},
             ended={} if self.here else {ID: row},
@@ -166,7 +168,7 @@ class World:
         self.most = max(self.most, self.here + self.there)
 
     async def move(self) -> None:
-        await self.moving.move(self.session, MACHINE, "ann", lambda step, done: None)
+        await self.moving.move(self.session, MACHINE, "ann", Progress())
 
     async def settled(self) -> None:
         while self.tasks._tasks:
@@ -187,6 +189,15 @@ def use(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(moving, "examine", world.examine)
     monkeypatch.setattr(moving, "save", world.save)
     monkeypatch.setattr(errands, "act", world.act)
+    return world
+
+
+def after_a_crash(monkeypatch: pytest.MonkeyPatch) -> World:
+    """The next host, after one that died in a move when the session was on the disk."""
+    world = use(World({}), monkeypatch)
+    world.here = False
+    world.notes[MOVE] = {"machine": "vault", "key": "k", "by": "ann"}
+    world.boot()
     return world
 
 
@@ -234,23 +245,49 @@ def test_r3_a_host_that_closes_at_any_step_leaves_one_incarnation(
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("step", [one for one in STEPS[:12] if one[:4] != "note"])
-def test_r3_a_client_that_leaves_at_any_step_does_not_stop_the_move(
+@pytest.mark.parametrize("step", STEPS[:6])
+def test_r3_a_client_that_leaves_before_the_processes_end_gives_the_move_up(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     async def run() -> None:
         world = use(World({}), monkeypatch)
-        world.pauses[step] = go_on = asyncio.Event()
+        world.pauses[step] = asyncio.Event()
         move = asyncio.create_task(world.move())
         await world.reached.wait()
         move.cancel()
-        await asyncio.wait({move})
+        with pytest.raises(asyncio.CancelledError):
+            await move
+        assert world.here and not world.notes
+        world.check()
+        await world.move()
+        assert world.there
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("drained", [False, True])
+@pytest.mark.parametrize("step", ["send again", "let go", "take", "taken"])
+def test_r3_a_client_that_leaves_later_does_not_stop_the_move(
+    monkeypatch: pytest.MonkeyPatch, step: str, drained: bool
+) -> None:
+    async def run() -> None:
+        world = use(World({}), monkeypatch)
+        world.pauses[step] = go_on = asyncio.Event()
+        drain = world.moving.drain(world.session, "vault")
+        move = asyncio.create_task(drain if drained else world.move())
+        if not drained:
+            drain.close()
+        await world.reached.wait()
+        move.cancel()
+        if drained:  # a drain names the move as one on its way
+            await asyncio.wait({move})
         with pytest.raises(Refused, match="being moved"):  # neither a second move nor a restore
             world.moving.refuse_under_way(ID, "work")
         go_on.set()
+        await asyncio.wait({move})
         await world.settled()
         world.check()
-        assert world.there
+        assert world.there and move.cancelled() == drained
 
     asyncio.run(run())
 
@@ -298,10 +335,7 @@ def test_r6_a_program_that_finished_in_a_move_is_not_run_again(
     """The host died while it saved the session, and CRIU let the program go on."""
 
     async def run() -> None:
-        world = use(World({}), monkeypatch)
-        world.here = False
-        world.notes[MOVE] = {"machine": "vault", "key": "k", "by": "ann"}
-        world.boot()
+        world = after_a_crash(monkeypatch)
         world.row.state, world.row.lost = state, lost
         world.tasks.spawn(world.moving.settle(ID))
         await world.settled()
@@ -353,10 +387,7 @@ def test_r3_a_host_that_does_not_know_yet_whether_the_session_ended_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def run() -> None:
-        world = use(World({}), monkeypatch)
-        world.here = False
-        world.notes[MOVE] = {"machine": "vault", "key": "k", "by": "ann"}
-        world.boot()
+        world = after_a_crash(monkeypatch)
         row = world.engine.ended.pop(ID)
         adopted = asyncio.Event()
         world.engine.adoptions.all = adopted.wait

@@ -14,6 +14,7 @@ from holdfast.core.checkpoint import copies
 from holdfast.host.copies import outgoing, trusted
 from holdfast.host.copies.outgoing import Outgoing
 from holdfast.host.copies.sending import AGAIN, EVERY
+from holdfast.host.runtime.progress import Progress
 from holdfast.model.errors import HoldfastError, NotAllowed, Refused, Unavailable
 
 ID: Final = "0123456789ab"
@@ -40,6 +41,7 @@ class World:
             id=ID, ending=False, answers=True, label={}, event=lambda *args, **facts: None
         )
         self.engine: Any = SimpleNamespace(
+            journal=None,
             home=None,
             sessions={ID: self.session},
             ended={},
@@ -219,3 +221,30 @@ def test_a_copy_that_cannot_be_sent_any_more_is_told(
 @given(st.floats(0, 1e10), st.floats(10, 1e6), st.floats(0, 1e10))
 def test_the_next_copy_is_at_most_one_period_away(last: float, every: float, now: float) -> None:
     assert 0 <= copies.due_s(last, every, now) <= every
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_r2_a_caller_gives_the_sending_up_and_keeps_the_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    """A schedule that ends has no such caller: it ends."""
+    world = World(monkeypatch, 60.0)
+
+    async def given_up(*args: Any) -> Any:
+        raise asyncio.CancelledError
+
+    world.sending.send = given_up
+
+    async def ask(session: str) -> bool:
+        return False
+
+    sending = Outgoing(world.engine, world.sending, ask)
+    work = sending.save_and_send(
+        world.session, MACHINE, "ann", False, Progress() if asked else None
+    )
+    if not asked:
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(work)
+        return
+    _, sent = asyncio.run(work)
+    assert isinstance(sent, Refused) and world.told == ["session.copy_failed"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from holdfast.host.checkpoints.incarnations import Restored
 from holdfast.host.copies import arrive
 from holdfast.host.copies.copies import Copies
 from holdfast.host.copies.received import Received
@@ -24,6 +26,10 @@ COPY: Any = SimpleNamespace(
     sender=signing.show(bytes(32)),
     checkpoint="cp-0123456789ab",
     epoch=5,
+    sender_name="desk",
+    at=0.0,
+    record=(0, ""),
+    roots=(),
 )
 STEPS: Final = ("take the lease", "lease taken", "note", "claim", "claimed", "restore")
 NOTE: Final = {"machine": "vault", "key": "22" * 32, "epoch": 3}
@@ -58,17 +64,23 @@ class World:
         self.copies._engine = SimpleNamespace(
             sessions={},
             unreachable={},
+            ended={},
+            home=SimpleNamespace(state=str(place)),
             leases=SimpleNamespace(
                 take_over=self.take_over, give_up=self.give_up, let_go=self.let_go
             ),
             halter=SimpleNamespace(in_thread=asyncio.to_thread),
+            journal=SimpleNamespace(once=SimpleNamespace(arrive=self.arrive)),
             incarnations=SimpleNamespace(
-                checkpoints=SimpleNamespace(remove=lambda session: None), restore=self.restore
+                checkpoints=SimpleNamespace(remove=lambda session: None),
+                restore=self.restore,
+                restoring=lambda row, checkpoint, by: contextlib.nullcontext(),
             ),
         )
         self.copies._taking, self.copies._makers = {}, set()
         self.copies.received = received
         self.copies.list_copy = self.copies._record = lambda *args, **facts: None
+        self.copies._arrived = lambda session, changed: ()
         self.copies.sending = SimpleNamespace(
             noted=lambda session, name: self.notes.get(name), note=self.note, forget=lambda s: None
         )
@@ -82,7 +94,10 @@ class World:
             raise self.fails[step]
 
     async def lay_out(self, *args: Any) -> Any:
-        return SimpleNamespace(head=0)
+        return SimpleNamespace(head=0, once=())
+
+    async def arrive(self, session: str, keys: object) -> None:
+        """No key came with the session."""
 
     async def take_over(self, row: Any, *args: Any) -> None:
         await asyncio.to_thread(self.reach, "take the lease")
@@ -103,7 +118,9 @@ class World:
     async def restore(self, *args: Any, **facts: Any) -> Any:
         await asyncio.to_thread(self.reach, "restore")
         self.runs = True
-        return SimpleNamespace(session=None)
+        record = SimpleNamespace(epoch=0)
+        session: Any = SimpleNamespace(record=record, event=lambda name, **facts: None)
+        return Restored(session, (), "")
 
     async def run(self) -> None:
         await self.copies.take_over(COPY, "ann", True)

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -503,6 +504,9 @@ def fetched(top: Path, version: str, says: str) -> Path:
         f'#!/bin/sh\ncase "$*" in *--version) echo "Version: {version}";; *) echo "{says}";; esac\n'
     )
     loader.chmod(0o755)
+    program = top / "root" / "usr" / "sbin" / "criu"
+    program.parent.mkdir(parents=True)
+    program.touch()
     (top / "loader").write_text("lib/loader\n")
     return top
 
@@ -534,9 +538,19 @@ def test_a_program_that_is_no_criu_is_refused(tmp_path: Path) -> None:
             criu.find(str(named))
 
 
+def test_criu_is_asked_for_its_version_once_until_it_is_replaced(tmp_path: Path) -> None:
+    named = str(fetched(tmp_path / "one", "4.2.1", ""))
+    with mock.patch.object(criu, "_asked", wraps=criu._asked) as asked:
+        assert [criu.find(named).version for _ in range(2)] == ["4.2.1", "4.2.1"]
+        assert asked.call_count == 1
+        fetched(tmp_path / "two", "4.10", "").rename(tmp_path / "new")
+        (tmp_path / "new/root/lib/loader").rename(f"{named}/root/lib/loader")
+        assert criu.find(named).version == "4.10"
+
+
 def test_criu_of_the_system_gets_the_libraries_of_the_system() -> None:
     """The parts that a program needs to run where its paths cannot be named."""
-    found = criu._of_program("/bin/sh")
+    found = criu._of_program("/bin/sh", criu._stamp("/bin/sh"))
     said = subprocess.run(found.argv("-c", "echo runs"), capture_output=True, text=True)
     assert said.stdout == "runs\n" and found.libraries
 

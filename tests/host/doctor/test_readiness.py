@@ -47,7 +47,8 @@ def test_r3_an_etcd_with_faults_in_leases_is_refused(
 ) -> None:
     class Member(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = json.dumps({"version": version}).encode()
+            responses: list[object] = [{"response_range": {}}] * (self.path == "/v3/kv/txn")
+            body = json.dumps({"version": version, "responses": responses}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

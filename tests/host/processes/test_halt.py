@@ -26,7 +26,7 @@ from holdfast.core.session.halt import BEST_EFFORT, FREEZE, NAMESPACE, member
 from holdfast.host.processes.halt import Execution, Halted, Halter, Resumed
 from holdfast.wire import keeper as wire
 from tests.support.contained_keeper import system
-from tests.support.keeper import Link, Nursery, below, gone, state_of, until
+from tests.support.keeper import Link, Nursery, below, gone, hf_root, state_of, until
 from tests.support.ordinary_user import ordinary_user
 from tests.support.workload import FORKING
 
@@ -332,7 +332,9 @@ def test_a4_processes_that_continue_each_other_are_stopped_too(
     link.wait_for(b"RACE\r\nRACE")
     done = world.halter.halt_now(execution)
     running = [
-        pid for pid in below(execution.keeper_pid) if state_of(pid) in "RS" and not is_init(pid)
+        pid
+        for pid in below(execution.keeper_pid)
+        if state_of(pid) in "RS" and not is_init(pid) and pid != hf_root(execution.keeper_pid)
     ]
     assert done.complete == (not running) and set(running) <= set(done.missed), (
         "the report states the present"
@@ -362,7 +364,8 @@ def test_groups_go_with_their_sessions_and_never_with_their_processes(world: Wor
     groups = world.halter.groups
     _, execution = world.start("sh", "-c", "exec sleep 626")
     path = groups.find("a", execution.root_pid)
-    assert path.endswith(f"{groups.name}/a") and groups.pids(path) == {execution.root_pid}
+    own = {execution.root_pid, hf_root(execution.keeper_pid)} - {0}
+    assert path.endswith(f"{groups.name}/a") and groups.pids(path) == own
     assert world.nursery.keepers["a"] not in groups.pids(path), (
         "a keeper is not frozen with its session"
     )
@@ -411,9 +414,10 @@ def test_a_host_started_inside_a_session_leaves_its_group(world: World) -> None:
         "print('LEFT', open('/proc/self/cgroup').read().strip().splitlines()[-1], flush=True); "
         "import signal; signal.pause()"
     )
-    link, _ = world.start(sys.executable, "-c", script)
+    link, execution = world.start(sys.executable, "-c", script)
     assert b"LEFT 0::/\r\n" in link.wait_for(b"LEFT 0::/")
-    assert world.halter.groups.pids(world.halter.groups.find("a", 0) or "/nowhere") == set()
+    left = world.halter.groups.pids(world.halter.groups.find("a", 0) or "/nowhere")
+    assert left == {hf_root(execution.keeper_pid)} - {0}
 
 
 @pytest.mark.skipif(not ROOT, reason="needs root to delegate a group")

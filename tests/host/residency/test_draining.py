@@ -138,15 +138,20 @@ def test_r9_a_drain_waits_for_a_save_that_is_under_way(monkeypatch: pytest.Monke
     assert machine.drain(monkeypatch)["busy"].saved
 
 
+@pytest.mark.parametrize("late", [False, True])
 def test_r9_a_move_that_is_not_over_at_the_end_of_the_notice_is_named_so(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     machine = Machine("slow")
 
     async def mover(session: Any, to: str) -> str:
+        session.end_of.saved_as = "cp-0123456789ab" if late else ""
         await asyncio.get_running_loop().create_future()
         return to
 
     machine.draining.mover = mover
     found = machine.drain(monkeypatch, "vault", notice_s=0.5)
-    assert found["slow"].why == "on its way to vault" and found["slow"].then == module.MOVING
+    if late:
+        assert found["slow"].why == "on its way to vault" and found["slow"].then == module.MOVING
+    else:  # the move was given up
+        assert "no time was left" in found["slow"].why and found["slow"].then == module.LEFT

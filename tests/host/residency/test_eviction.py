@@ -1,4 +1,4 @@
-"""An evicted session does not come back here if it was taken over elsewhere (R3)."""
+"""Evictions: what does not come back here (R3), and an eviction that is cut off (R8)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.host.residency import eviction
 from holdfast.host.residency.eviction import Evictions
 from holdfast.model.errors import Refused
 
@@ -39,3 +40,35 @@ def test_r3_an_evicted_session_that_was_taken_over_does_not_come_back() -> None:
 
     asyncio.run(run())
     assert restored == []
+
+
+def test_r8_an_eviction_that_is_cut_off_leaves_the_end_to_be_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A host that closes cancels the eviction; all other waiters share the future of the end."""
+
+    async def run() -> None:
+        saved = asyncio.Event()
+
+        async def examine(*args: Any) -> Any:
+            return SimpleNamespace(possible=True)
+
+        async def save(*args: Any) -> Any:
+            saved.set()
+            return SimpleNamespace(id="cp", epoch=1, bytes=1)
+
+        monkeypatch.setattr(eviction, "examine", examine)
+        monkeypatch.setattr(eviction, "save", save)
+        ended = asyncio.get_running_loop().create_future()
+        session: Any = SimpleNamespace(id="s", ended=ended)
+        engine: Any = SimpleNamespace(
+            incarnations=SimpleNamespace(checkpoints=None), halter=None, sessions={}
+        )
+        evicting = asyncio.create_task(Evictions(engine).evict(session, "idle"))
+        await saved.wait()
+        await asyncio.sleep(0)
+        evicting.cancel()
+        await asyncio.wait({evicting})
+        assert evicting.cancelled() and not ended.cancelled()
+
+    asyncio.run(run())

@@ -70,7 +70,9 @@ def test_r8_an_eviction_stops_at_the_step_at_which_the_session_is_used(
     async def examine(*args: Any) -> Any:
         return SimpleNamespace(possible=True)
 
-    async def save(store: Any, session: Any, by: str, stop: bool, tell: Any, halter: Any) -> None:
+    async def save(
+        store: Any, session: Any, by: str, stop: bool, tell: Any, halter: Any, journal: Any
+    ) -> None:
         for step in ("begun", "stored", "ended"):
             tell(step, 0)
 

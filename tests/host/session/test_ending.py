@@ -20,7 +20,7 @@ def test_the_processes_of_an_ending_session_are_scanned_in_a_thread(
 
     def descendants(pid: int) -> list[Any]:
         threads.append(threading.get_ident())
-        return [SimpleNamespace(pid=1 << 22, session=1 << 22)] if len(threads) < 3 else []
+        return [SimpleNamespace(pid=1 << 22, ppid=0, session=1 << 22)] if len(threads) < 3 else []
 
     monkeypatch.setattr(proc_scan, "descendants", descendants)
 

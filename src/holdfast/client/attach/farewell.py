@@ -17,7 +17,9 @@ def waits_for_restore(error: object) -> str:
 
 
 def restoring(event: Json) -> str:
-    """The notice while the host brings the session back from the disk."""
+    """The notice while the host brings the session back from the disk, or moves it."""
+    if isinstance(machine := event.get("machine"), str):
+        return f"{printable(str(event.get('name')))} is being moved to {printable(machine)}"
     size = event.get("bytes")
     much = f" ({int(size) / 1e6:.1f} MB)" if isinstance(size, int) else ""
     return f"restoring {printable(str(event.get('name')))} from the disk{much}"

@@ -19,6 +19,7 @@ class Notices:
         self.shown = False  # the screen has arrived, and no further screen is requested
         self.kept: deque[str] = deque(maxlen=KEPT)  # the last notices, newest first
         self._reminds = True  # the user asked for the next screen
+        self._again: float | None = None  # when a notice ends that a screen has wiped too early
 
     def say(self, text: str, now: float, covered: bool) -> str | None:
         """The text, if there is room now; `covered`: a list or question covers the screen."""
@@ -29,7 +30,7 @@ class Notices:
             return None
         if covered:
             return None
-        self.until = now + NOTICE_S
+        self.until, self._again = self._again or now + NOTICE_S, None
         return text
 
     def page(self) -> list[str]:
@@ -43,7 +44,11 @@ class Notices:
 
     def came(self, reminder: str | None) -> str | None:
         """A screen has replaced the last notice; returns the text to show on it."""
-        text = self.later or (reminder if self._reminds else None)
+        self._again = None
+        text: str | None = self.later
+        if not text and self.until is not None and self.kept:  # the host sent it unasked
+            text, self._again = self.kept[0], self.until
+        text = text or (reminder if self._reminds else None)
         self.until, self.later, self.shown, self._reminds = None, "", True, False
         return text
 

@@ -96,7 +96,8 @@ class TurnNotices:
         if name == "halted" and event.get("because"):
             return printable(f"halted: {event['because']}; {self.prefix} R resumes")
         if name == "fenced":
-            return printable(f"fenced, everything stands still: {event.get('why')}")
+            why = f"{event.get('why')}; `holdfast lease show` says for how long"
+            return printable(f"fenced, everything stands still: {why}")
         if name == "unfenced":
             return "the lease is back; the session goes on"
         if name == "stopped":
@@ -116,7 +117,7 @@ class TurnNotices:
         if name == "draining":
             return (
                 f"{event.get('operator')} drains this machine: the session is saved within "
-                f"{float(event['within']):.0f} s"
+                f"{float(event['within']):.0f} s, and this terminal waits until it is back"
             )
         if name == "drain_over":
             return f"{event.get('operator')} ended the drain"

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, format 2, and the files that it names.
+"""The manifest of a checkpoint, format 3, and the files that it names.
 
     <state>/checkpoints/SESSION/
         CHECKPOINT/manifest.json   this module; written last: a directory without it is incomplete
@@ -13,7 +13,8 @@ and size and SHA-256 of every stored file (`objects`). All other facts are seale
 checkpoint, over the exact bytes of HEADER. So a machine that only stores a checkpoint can neither
 read nor alter it, and can check that it is complete.
 
-FORMAT rises when an older release could not read a manifest. Unknown keys are ignored.
+FORMAT rises when an older release could not read a checkpoint. Unknown keys are ignored. Format 2
+differs in the marks of its objects only.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ from typing import Any, Final, Protocol
 from holdfast.core.checkpoint.pieces import OBJECT_MAX, Part
 from holdfast.model import signing
 from holdfast.model.ids import is_session_id
+from holdfast.model.words import words_of
 
-FORMAT: Final = 2
+FORMAT: Final = 3
+_OLDEST: Final = 2
+_READABLE: Final = f"{_OLDEST} to {FORMAT}"
 PREFIX: Final = "cp-"
 NAME: Final = "manifest.json"
 COMING: Final = "manifest.coming"  # of a checkpoint that is being copied here
@@ -130,6 +134,9 @@ class Manifest:
     added: int = 0
     halted: str = ""  # the kind of halt (core/session/halt.py)
     stops: tuple[dict[str, Any], ...] = ()  # stopped operators: operator, by, how, pids inside
+    once: tuple[Any, ...] = ()  # idempotency keys (host/storage/once_keys.py)
+    in_flight: tuple[dict[str, Any], ...] = ()  # acts caught in the middle (acts_beside.py)
+    entry: int = 0  # an entry of the record before that moment; later acts have later entries
     format: int = FORMAT
     more: dict[str, Any] = field(default_factory=dict)
 
@@ -143,6 +150,7 @@ class Manifest:
 
 
 PLAIN: Final = frozenset(one.name for one in fields(Header))
+_LISTS: Final = words_of("terminal losses written marks connections stops once in_flight")
 _KNOWN: Final = frozenset(one.name for one in fields(Manifest))
 
 
@@ -188,7 +196,7 @@ def decode(data: bytes, key: Secret) -> Manifest:
     try:
         opened = key.open_facts(_beside(plain.id), sealed)
         known = {name: value for name, value in json.loads(opened).items() if name in _KNOWN}
-        for name in ("terminal", "losses", "written", "marks", "connections", "stops"):
+        for name in _LISTS:
             known[name] = tuple(known.get(name, ()))
         cols, rows = known.pop("size")
         tree = {
@@ -213,10 +221,10 @@ def _parsed(data: bytes) -> tuple[Header, bytes]:
     try:
         if line == b"{":  # the form of format 1
             old = json.loads(data)["format"]
-            raise Unreadable(f"it has format {old}, and this release reads {FORMAT}")
+            raise Unreadable(f"it has format {old}, and this release reads {_READABLE}")
         found = json.loads(line)
-        if found["format"] != FORMAT:
-            raise Unreadable(f"it has format {found['format']}, and this release reads {FORMAT}")
+        if not _OLDEST <= found["format"] <= FORMAT:
+            raise Unreadable(f"it has format {found['format']}, and this release reads {_READABLE}")
         signature = bytes.fromhex(rest.strip().decode())
         maker = bytes.fromhex(found["maker"])
         if not signing.verify(maker, DOMAIN, line, signature):

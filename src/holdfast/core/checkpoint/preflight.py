@@ -25,7 +25,7 @@ class Process(NamedTuple):
     name: str
     holds: tuple[str, ...] = ()
     tracer: int = 0
-    filters: int = 1
+    filters: int = 0  # of seccomp, that it installed itself
     nested: bool = False  # it made namespaces of its own
     rss: int = 0  # bytes of its private memory, also in swap
     unlinked: tuple[str, ...] = ()  # deleted files that it has mapped
@@ -54,6 +54,8 @@ class Facts(NamedTuple):
     tool: str = ""  # why CRIU cannot be used
     held: tuple[HeldFile, ...] = ()  # once each
     copied_max: int = COPIED_MAX  # or NOTHING, for a fork
+    root: bool = True  # the session is of root
+    topped: bool = True  # one process, hf-root, is above all others
 
 
 class Preflight(NamedTuple):
@@ -107,10 +109,17 @@ def seconds(size: int) -> float:
 def _blockers(facts: Facts, size: int) -> Iterator[str]:
     if facts.tool:
         yield facts.tool
-    if facts.layout != "contained":
+    if facts.layout != "contained" and not facts.root:
         yield (
-            "it is a plain session: its programs share namespaces with the whole machine, and only "
-            "contained sessions (`new --contained`) can be saved"
+            "it is a plain session of an ordinary user: only root may open the memory of programs "
+            "and give processes their numbers again; contained sessions (`new --contained`) can be "
+            "saved"
+        )
+        return
+    if facts.layout != "contained" and not (facts.planned and facts.topped):
+        yield (
+            "it is a plain session without hf-root, which keeps its processes together: an earlier "
+            "release made it, or its home allows no programs (noexec); end it and start it again"
         )
         return
     if not facts.planned:
@@ -118,7 +127,7 @@ def _blockers(facts: Facts, size: int) -> Iterator[str]:
     if size > facts.free:
         yield f"the disk has {amount(facts.free)} free; about {amount(size)} are needed"
     for one in facts.processes:
-        yield from _obstacles(one)
+        yield from _obstacles(one, facts.root)
     for file in facts.held:
         if 0 <= facts.copied_max < file.deleted:
             yield (
@@ -129,16 +138,16 @@ def _blockers(facts: Facts, size: int) -> Iterator[str]:
         yield f"its {facts.shared_memory} segments of System V shared memory cannot be saved"
 
 
-def _obstacles(one: Process) -> Iterator[str]:
+def _obstacles(one: Process, root: bool) -> Iterator[str]:
     who = f"{one.name} ({one.pid})"
     if one.tracer:
         yield f"{who} is traced by process {one.tracer} (a debugger or strace)"
     if one.nested:
         yield f"{who} has namespaces of its own, as sandboxes and browsers make them"
-    elif one.filters > 1:
+    elif one.filters > 0:
         yield f"{who} has a seccomp filter of its own, as sandboxes and browsers install them"
-    if one.unlinked:
-        yield f"{who} has mapped a deleted file ({one.unlinked[0]})"
+    if one.unlinked and not root:
+        yield f"{who} has mapped a deleted file ({one.unlinked[0]}), which only root may save"
     kinds = {name for target in one.holds for begin, name in _UNSAVABLE if target.startswith(begin)}
     for name in sorted(kinds):
         yield f"{who} uses {name}"
@@ -183,6 +192,10 @@ _MEANINGS: Final = tuple(
             "a server has not yet accepted a connection; try again when it has",
         ),
         (r"io_uring", "a program uses io_uring, which cannot be saved"),
+        (
+            r"Can't fork for (\d+): File exists",
+            r"another process on this machine has the number \1",
+        ),
         (r"File (\S+) has bad size (\d+)", r"\1 has changed since the checkpoint"),
         (r"Can't open file (\S+) on restore", r"\1 is missing"),
         (

@@ -106,10 +106,10 @@ class FileState:
 
 @message
 class FileChange:
-    """A changed file, by its path inside. `what`: `added`, `removed`, `changed`, `mode`, `kind` or
-    `renamed`. `source`: the path before, of a renamed file. `before` and `after`: the kind of the
-    entry, its mode and its size; null if there is none. `text`: a unified difference; `why`: why
-    there is none.
+    """A changed file, by its path inside. `what`: `added`, `removed`, `changed`, `mode`, `kind`,
+    `attributes` or `renamed`. `source`: the path before, of a renamed file. `before` and `after`:
+    the kind of the entry, its mode and its size; null if there is none. `text`: a unified
+    difference, or the changed attributes; `why`: why there is none.
     """
 
     path: str
@@ -170,7 +170,8 @@ class Keep(SessionAct):
 class Left:
     """What left a branch: things that no discard can undo.
 
-    `connections`: that it had to the outside at its end. `acts`: how many acts its record has.
+    `connections`: that it had to the outside at its end. `earlier`: closed connections that the
+    host saw; `more`: the number of further ones. `acts`: how many acts its record has.
     `closed`: connections of the parent that it never had. `servers`: sockets of the machine's
     servers (doors) that its programs could use; their requests are not known.
     """
@@ -181,6 +182,8 @@ class Left:
     acts: int
     closed: tuple[LostConnection, ...]
     servers: tuple[str, ...]
+    earlier: tuple[LostConnection, ...] = ()
+    more: int = 0
 
 
 @message

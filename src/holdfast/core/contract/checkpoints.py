@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.contract.copies import SentCopy
+from holdfast.core.contract.copies import ArrivedFiles, SentCopy
 from holdfast.core.contract.message import ABSENT, Absent, Json, MachineAct, SessionAct, message
 
 
@@ -28,6 +28,19 @@ class Checked:
     losses: tuple[str, ...]
     bytes: int
     seconds: float
+
+
+@message
+class There:
+    """Whether another machine could go on with the session; `possible` is null without an answer.
+
+    `reasons`: why not, in the words of that machine. `free`: bytes that copies may take there.
+    """
+
+    machine: str
+    possible: bool | None
+    reasons: tuple[str, ...]
+    free: int
 
 
 @message
@@ -65,12 +78,13 @@ class SavedCheckpoint:
 
 @message
 class CheckpointReply:
-    """The checkpoint; null if `check` asked for the findings only."""
+    """The checkpoint; null if `check` asked for the findings only. `there`: with `to`."""
 
     id: str
     name: str
     found: Checked | None
     saved: SavedCheckpoint | None
+    there: There | Absent = ABSENT
 
 
 @message
@@ -137,6 +151,15 @@ class LostConnection:
 
 
 @message
+class ActBeside:
+    """An act that a restored memory does not contain as a whole. `act`: its entry in the record."""
+
+    act: str
+    actor: str
+    kind: str
+
+
+@message
 class Restored:
     """The new incarnation. `at`: the moment that its memory is from.
 
@@ -147,6 +170,13 @@ class Restored:
     `replaced`: files that had changed since and have their saved content again. The content that
     gave way is in the archive `kept`. `connections`: those that did not survive. `taken_from`: the
     machine of a session that was taken over; its acts after `act` are not in the memory.
+    `unfenced`: no lease stopped the incarnation there; it may take acts until that machine, which
+    asks every 10 seconds, learns of the takeover. `files`: of a session that was taken over.
+    `halted`: true, or absent; its programs stand still until `resume`.
+
+    `in_flight`: acts that the checkpoint caught in the middle; they go on from there, and their
+    effects may come twice. `later`: the newest acts of the record here that came after `at`, which
+    the memory does not know; `later_more`: how many there are before these.
     """
 
     id: str
@@ -162,6 +192,12 @@ class Restored:
     re_established: Json | Absent = ABSENT
     taken_from: str | Absent = ABSENT
     act: int | Absent = ABSENT
+    unfenced: bool | Absent = ABSENT
+    in_flight: tuple[ActBeside, ...] = ()
+    later: tuple[ActBeside, ...] = ()
+    later_more: int = 0
+    halted: bool | Absent = ABSENT
+    files: tuple[ArrivedFiles, ...] | Absent = ABSENT
 
 
 # ------------------------------------------------------------ leases
@@ -185,11 +221,27 @@ class LeaseState:
 
 
 @message
+class Elsewhere:
+    """What this machine knows of a session that lives at another machine.
+
+    `state`: `copied`, and this machine has a copy of the moment `at`; or `moved`. `key`: of the
+    machine. `epoch`: the incarnation that this machine knows there.
+    """
+
+    state: str
+    machine: str
+    key: str
+    epoch: int
+    at: float | None
+
+
+@message
 class LeaseReply:
     """What the store says. `wait_s`: after this time another machine may take the session.
 
     The wait starts when this host first sees the present state of the lease, and anew with each
-    renewal. `lease` is null for a session that is not in the store: it is pinned.
+    renewal. `lease` is null for a session that is not in the store: it is pinned. `elsewhere`: of a
+    session that this machine has only as a copy, or that moved away; absent otherwise.
     """
 
     id: str
@@ -197,6 +249,7 @@ class LeaseReply:
     lease: LeaseState | None
     wait_s: float | None
     store: str
+    elsewhere: Elsewhere | Absent = ABSENT
 
 
 @message

@@ -133,11 +133,28 @@ class SessionGone:
 
 
 @message
+class ArrivedFiles:
+    """A shared place of a session that came from another machine: its files are now in `place`.
+
+    `changed`: how many files in `path` of this machine differ from those that the session took
+    along when it left; null if it did not take them from there.
+    """
+
+    path: str
+    place: str
+    changed: int | None
+
+
+@message
 class TakenOver:
-    """`epoch`: the incarnation that runs here; 0 if the session was not taken over."""
+    """`epoch`: the incarnation that runs here; 0 if the session was not taken over.
+
+    `files`: where its shared places are here.
+    """
 
     epoch: int
     at: float | None
+    files: tuple[ArrivedFiles, ...] | Absent = ABSENT
 
 
 @message
@@ -153,7 +170,7 @@ class Moved:
     """Where the session goes on. `epoch`: its incarnation there; 0 if only checked.
 
     `bytes`: the last copy. `sent`: bytes that had to travel, in all. `stood_ms`: from the stop here
-    until it ran there.
+    until it ran there. `files`: where its shared places are there, if that machine says so.
     """
 
     id: str
@@ -164,6 +181,7 @@ class Moved:
     sent: int
     stood_ms: float
     took_ms: float
+    files: tuple[ArrivedFiles, ...] | Absent = ABSENT
 
 
 @message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.contract.checkpoints import LeaseState
+from holdfast.core.contract.copies import ArrivedFiles
 from holdfast.core.contract.message import (
     ABSENT,
     Absent,
@@ -157,6 +158,7 @@ class Summary:
     survivors: int | Absent = ABSENT
     cost: Cost | Absent = ABSENT
     on_disk: OnDisk | Absent = ABSENT
+    arrived: tuple[ArrivedFiles, ...] | Absent = ABSENT
     reap: str | Absent = ABSENT
     ended_by: str | Absent = ABSENT
     ref: str | Absent = ABSENT
@@ -311,7 +313,11 @@ class Resolve:
 
 @message
 class Resolved:
-    """The present meaning of a reference; for an act also the processes that are left."""
+    """The present meaning of a reference; for an act also the processes that are left.
+
+    `elsewhere`: the machine that has the session, or is to have it: name, key and incarnation,
+    which is null while a move is under way.
+    """
 
     ref: str
     known: bool
@@ -323,6 +329,7 @@ class Resolved:
     running: tuple[Json, ...] | Absent = ABSENT
     died: tuple[Json, ...] | Absent = ABSENT
     kept: bool | Absent = ABSENT
+    elsewhere: Json | Absent = ABSENT
 
 
 @message

@@ -17,10 +17,13 @@ unknown operator. For an unknown operator there are two exceptions: reading, and
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.core.originators.lineage import SHELL, Cause
 from holdfast.core.originators.originators import UNKNOWN
+
+if TYPE_CHECKING:
+    from holdfast.model.canonical import Canonical
 
 STOPS: Final = frozenset(("seize", "halt"))
 # Operations that a client needs to leave, or to sign for keys that the host has taken already.
@@ -34,7 +37,7 @@ class Inside(NamedTuple):
     operators: tuple[str, ...]  # who started the client; "unknown" comes last
     act: str | None = None  # the reference of the act that started it
 
-    def show(self) -> dict[str, object]:
+    def show(self) -> dict[str, Canonical]:
         return {"session": self.session, "operators": list(self.operators), "act": self.act}
 
     def others(self, actor: str) -> tuple[str, ...]:

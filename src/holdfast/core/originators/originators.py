@@ -16,7 +16,10 @@ of the turn sees the list.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from holdfast.model.canonical import Canonical
 
 UNKNOWN: Final = "unknown"
 UNSEEN: Final = (UNKNOWN,)  # the originators of an act that was not examined
@@ -50,7 +53,7 @@ class Shaped(NamedTuple):
     act: int | None = None  # the number of that operator's act in the session
     sure: bool = True
 
-    def show(self, session: str) -> dict[str, object]:
+    def show(self, session: str) -> dict[str, Canonical]:
         """Return the entry for display and records; `session` is a reference."""
         return {
             "kind": self.kind,

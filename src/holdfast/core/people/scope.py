@@ -20,10 +20,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.model import ids, signing
 from holdfast.model.rights import MACHINE_WIDE
+
+if TYPE_CHECKING:
+    from holdfast.model.canonical import Canonical
 
 TIME_MAX: Final = 1 << 53  # numbers of every language represent it exactly
 COMMANDS_MAX: Final = 32  # names in one envelope
@@ -55,9 +58,9 @@ class Scope(NamedTuple):
     expires: int | None = None
     rate: tuple[int, int] | None = None
 
-    def show(self) -> dict[str, object]:
+    def show(self) -> dict[str, Canonical]:
         """Return the scope as it stands in a link: only the limits that exist."""
-        found: dict[str, object] = {}
+        found: dict[str, Canonical] = {}
         if self.machine is not None:
             found["machine"] = signing.show(self.machine)
         if self.session is not None:

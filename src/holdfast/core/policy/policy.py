@@ -33,7 +33,7 @@ from typing import Final
 
 from holdfast.core.originators import originators
 from holdfast.core.policy import approved_commands
-from holdfast.core.policy.conditions import Conditions, Look, Request, Unit, meets
+from holdfast.core.policy.conditions import EXEC, Conditions, Look, Request, Unit, meets
 from holdfast.core.policy.exec_judgement import named_at_exec
 from holdfast.core.policy.shown import shown
 from holdfast.core.shellcode.facts import Facts
@@ -148,6 +148,16 @@ class Policy:
     source: str
     broken: str = ""  # why the policy cannot be used
     saving: tuple[Rule, ...] = ()  # with the verdict `checkpoint`; they match as `ask` does
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What rules seem to promise and do not do, in words."""
+        return tuple(
+            f"rule {rule.name!a} saves nothing before a program that starts inside (exec): that "
+            "program waits in the kernel; the rule saves before typed acts, such as run and line"
+            for rule in self.saving
+            if EXEC in rule.when.get("act", [EXEC])
+        )
 
     def decide(self, request: Request, facts: Facts | None) -> Decision:
         """Return the verdict on an act if no other policy is asked; no facts: it has no text."""

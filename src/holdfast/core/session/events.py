@@ -206,8 +206,7 @@ session.lost  the keeper died or the machine was restarted: the programs on the 
 session.interrupted  memory, programs and terminal are lost; the next incarnation is being started
     +before
     reason text  in words
-session.re_established  a new incarnation of the session has started; memory and programs of the
-        last one are lost
+session.re_established  a new incarnation has started; memory and programs of the last are lost
     from number  the epoch of the lost incarnation
     reason text  in words
     seen number?  when the host last looked at the session, in seconds since 1970
@@ -242,7 +241,8 @@ session.checkpointed  the session was saved to disk, and its processes ended
     exit_code number?  null
     reason text  in words, with the id of the checkpoint
     survivors number  processes of the session that still ran
-    ended_by text*  "unknown"
+    ended_by text*  the operator of the save, or "host"; "unknown" if a later host found
+        the killed session
     perhaps list*  empty
     act text?*  null
     asked yes*  whether an operator ended the session with `end`
@@ -257,12 +257,6 @@ session.kept  the files of a branch were committed to the parent's directories
 session.discarded  a branch ended, and its files were removed
     +who
     connections list  connections that it had to the outside
-session.restored  the session is back with its processes
-    +who
-    checkpoint text  the id of the checkpoint
-    at number  the moment that its memory is from
-    epoch number  the new incarnation
-    root_pid number  the session's first process
 connection.lost  a TCP connection of a program to a peer outside of the session is lost
     kind text  `reset`: the peer reset it; `timeout`: the kernel gave it up; `silent`: the peer does
         not acknowledge; `closed_by_restore`, `closed_by_move` or `closed_by_fork`: it did not
@@ -383,8 +377,7 @@ gate.refused  the policy or an approver refused an act, which had no effect. The
     act text  the kind of act
     rule text  the policy's rule; empty if none
     originators list  the operators who shaped the state it would run on
-originators.foreign  an act was about to run on state that other operators shaped, and the gate was
-        told
+originators.foreign  an act was about to run on state of other operators, and the gate was told
     +who
     act text  the kind of act
     originators list  the operators who shaped it
@@ -519,10 +512,8 @@ def faults(name: str, facts: Mapping[str, object]) -> list[str]:
     event = EVENTS.get(name)
     if event is None:
         return [f"{name} is not in the table"]
-    found = [
-        f"{name} has {fact!a}, which the table does not know"
-        for fact in facts.keys() - event.facts.keys()
-    ]
+    unknown = facts.keys() - event.facts.keys()
+    found = [f"{name} has {fact!a}, which the table does not know" for fact in unknown]
     for fact, (kind, _) in event.facts.items():
         if fact not in facts:
             found += [] if kind.endswith("*") else [f"{name} lacks {fact}"]

@@ -23,6 +23,7 @@ from holdfast.model.printable import printable
 RUNNING_KEPT: Final = 16  # programs that are listed for an operator
 IN_FLIGHT_KEPT: Final = 32  # acts that are listed; the record has all of them
 RUNNING_CHARS: Final = 200  # of the arguments of each
+SUBSHELL: Final = "a background job of the shell"
 NAMES_BYTES: Final = 8 << 10  # in the label of the keeper
 # The next shell sets these itself.
 OF_THE_SHELL: Final = frozenset(
@@ -39,7 +40,7 @@ _RESET: Final = (
 
 
 class Running(NamedTuple):
-    """A program that ran when the host last looked."""
+    """A program that ran when the host last looked. `argv`: empty for a copy of the shell."""
 
     argv: str
     operator: str
@@ -154,6 +155,24 @@ def running(
     if not is_shell and not any(one.argv == own[:RUNNING_CHARS] for one in found):
         found.insert(0, Running(own[:RUNNING_CHARS], "unknown", None))
     return tuple(found[:RUNNING_KEPT])
+
+
+def named(programs: Iterable[Running], texts: Mapping[str, str]) -> tuple[Running, ...]:
+    """Return the programs with words for each subshell, which is stored without arguments.
+
+    A subshell has the arguments of its shell, which start nothing again: the text of the act that
+    started it says more. `texts`: by the reference of the act. Subshells that the shell started by
+    itself are left out.
+    """
+    found = list[Running]()
+    for one in programs:
+        if one.argv:
+            found.append(one)
+            continue
+        text = texts.get(one.act or "", "").strip()[:RUNNING_CHARS] or SUBSHELL
+        if one.operator != "shell" and (known := one._replace(argv=text)) not in found:
+            found.append(known)
+    return tuple(found)
 
 
 def notice(name: str, epoch: int, lost: Lost, when: str, cols: int) -> bytes:

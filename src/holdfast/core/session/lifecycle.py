@@ -5,7 +5,9 @@ session is live while a client is attached, else detached; its programs run in b
 Rule 2: every change is an event with the old and the new state. An event that is not in the table
 is refused.
 Rule 3: `reaped` is final. An ended incarnation does not come back; the session can, as the next.
-Rule 4: a session whose memory was lost, and that comes back without it, is `interrupted`. It is
+Rule 4: a session that is restored from the disk shows `restoring`, and an event says so. The store
+keeps the state before until the next incarnation has started, and so does a restore that fails.
+Rule 5: a session whose memory was lost, and that comes back without it, is `interrupted`. It is
 restoring until its next incarnation has started.
 
 The diagram in ARCHITECTURE.md is drawn from this table; a test fails when it is stale.
@@ -39,7 +41,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "lost": "ended",
         "interrupted": "restoring",
     },
-    "ended": {"interrupted": "restoring", "reaped": "reaped"},
+    "ended": {"restore": "restoring", "interrupted": "restoring", "reaped": "reaped"},
     "reaped": {},
 }
 

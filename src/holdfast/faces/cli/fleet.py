@@ -357,12 +357,35 @@ def find_elsewhere(args: Namespace, word: str) -> str:
     return f"{chosen.machine}/{chosen.id}"
 
 
-def resolve_elsewhere(args: Namespace, ref: str) -> tuple[str, Json] | None:
-    """The known machine that knows a reference, and its answer."""
+def resolve_elsewhere(args: Namespace, ref: str, here: Json) -> tuple[str, Json] | None:
+    """The known machine that knows a reference best, and its answer.
+
+    `here`: the answer of this machine. A machine that it names is found by its key; if that is not
+    known here, all known machines are asked.
+    """
+    by_key = {signing.show(one.key): one for one in _chosen(args, known.listing(_home()))}
+    answer = here
+    while (machine := by_key.pop(everywhere.went(answer), None)) is not None:
+        connection = _to(args, machine)
+        try:
+            answer = connection.request("resolve", ref=ref)
+        except HoldfastError as e:
+            print(f"holdfast: {machine.name} did not answer: {clean(e.message)}", file=sys.stderr)
+            break
+        finally:
+            connection.close()
+        if answer["known"] and not everywhere.went(answer):
+            return machine.name, answer
     asked = Everywhere(args, lambda one: one.request("resolve", ref=ref)).asked(everywhere.SEARCH_S)
-    for machine, why in asked.unreachable.items():
-        print(f"holdfast: {machine} did not answer: {why}", file=sys.stderr)
-    return next(((name, one) for name, one in asked.answers.items() if one["known"]), None)
+    for name, why in asked.unreachable.items():
+        print(f"holdfast: {name} did not answer: {why}", file=sys.stderr)
+    return everywhere.best(asked.answers, here)
+
+
+def named(args: Namespace, key: str) -> str:
+    """The name of a machine here, by its key; empty if it is not known."""
+    chosen = _chosen(args, known.listing(_home()))
+    return next((one.name for one in chosen if signing.show(one.key) == key), "")
 
 
 def _chosen(args: Namespace, machines: list[Machine]) -> list[Machine]:

@@ -142,7 +142,7 @@ def _running(args: Namespace) -> int | None:
 
 
 def _what_next(args: Namespace, sessions: list[dict[str, object]]) -> int:
-    from holdfast.faces.cli.recovery.residency import waits_for_restore
+    from holdfast.faces.cli.recovery.residency import waits_for_restore, was_stopped
     from holdfast.faces.cli.sessions import listing
     from holdfast.home import config
 
@@ -153,7 +153,10 @@ def _what_next(args: Namespace, sessions: list[dict[str, object]]) -> int:
             was = "session was" if len(lost) == 1 else "sessions were"
             names = ", ".join(lost)
             print(f"{len(lost)} {was} lost and can be restored: {names} (`holdfast restore NAME`)")
-        if here := [one for one in sessions if not waits_for_restore(one)]:
+        if stopped := [str(one["name"]) for one in sessions if was_stopped(one)]:
+            print(f"on the disk:  {', '.join(stopped)} (`holdfast restore NAME`)")
+        away = (waits_for_restore, was_stopped)
+        if here := [one for one in sessions if not any(gone(one) for gone in away)]:
             print(f"attach:       holdfast attach {here[-1]['name']}")
     else:
         print(

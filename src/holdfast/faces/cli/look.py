@@ -279,18 +279,22 @@ resolve_parser = usage("""
 def resolve(args: Namespace) -> int:
     connection = link(args)
     result, place = connection.request("resolve", ref=args.ref), "here"
-    if not result["known"] and os.path.exists(connection.home.machines):
+    left = not result["known"] or "elsewhere" in result
+    if left and os.path.exists(connection.home.machines):
         from holdfast.faces.cli import fleet
 
-        if (found := fleet.resolve_elsewhere(args, args.ref)) is not None:
+        if (found := fleet.resolve_elsewhere(args, args.ref, result)) is not None:
             place, result = f"on {found[0]}", {**found[1], "machine": found[0]}
     if args.json:
         put_json(result)
     elif not result["known"]:
-        print(f"{args.ref}: no longer known")
+        forgotten = result["state"] == "not known any more"
+        print(f"{args.ref}: {'no longer known' if forgotten else result['state']}")
     elif result["state"] == "ended":
         code = result["exit_code"]
         print(f"{args.ref}: ended" + (", exit code not known" if code is None else f" with {code}"))
+    elif result["session"]["liveness"]["process"] == "ended":
+        print(clean(f"{args.ref}: {_standing(result, place)}"))
     else:
         s = result["session"]
         more = ""
@@ -301,6 +305,23 @@ def resolve(args: Namespace) -> int:
         here = f"{place} ({s['name']}, idle {duration(s['idle_s'])})"
         print(clean(f"{args.ref}: {result['state']}, {here}{more}"))
     return 0 if result["known"] else 3
+
+
+def _standing(result: Json, place: str) -> str:
+    """Where a session is that is neither live nor ended, and what brings it back."""
+    state, went = str(result["state"]), result.get("elsewhere")
+    brings = f"; `holdfast restore {result['session']['name']}` there brings it back"
+    if went is None:
+        here = f", {place}"
+        words = state + here + (brings if state in ("checkpointed", "lost") else "")
+    else:
+        where = f"{went['machine']} (key {went['key']})"
+        words = {
+            "moved": f"moved to {where}, incarnation {went['epoch']}",
+            "copied": f"of {where}; {place} is a copy",
+        }.get(state, f"being moved to {where}")
+    code = result.get("exit_code")
+    return words + ("" if code is None else f"; exit code {code}")
 
 
 def _left(result: Json) -> str:

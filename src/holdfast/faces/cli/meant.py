@@ -49,8 +49,12 @@ def is_elsewhere(error: HoldfastError, options: Namespace, word: str | None) -> 
 
     if "/" in word or os.environ.get(CREDENTIAL) or not os.path.exists(home_here().machines):
         return False
+    from holdfast.client.everywhere import went
     from holdfast.faces.cli import fleet
 
+    if known_as and (machine := fleet.named(options, went(error.facts))):
+        options.session = f"{machine}/{known_as[0]}"
+        return True
     try:
         options.session = fleet.find_elsewhere(options, known_as[0] if known_as else word)
     except NotFound as e:

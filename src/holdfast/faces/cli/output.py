@@ -89,6 +89,14 @@ def amount(count: int) -> str:
     return str(count)
 
 
+def size(count: int) -> str:
+    """A number of bytes for people."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} B"
+
+
 def columns() -> float:
     """The width of the terminal on stdout; infinite for a file or a pipe."""
     try:

@@ -150,9 +150,10 @@ def _rule(r: Rule, verdict: str) -> Json:
 
 def _check(args: Namespace) -> int:
     found, where, _ = _load(args.what or args.policy)
-    count = len(found.rules) + len(found.saving)
-    shown = {"file": where, "ok": True, "rules": count, "version": found.version}
-    return put(args, shown, f"{clean(where)}: {count} rules, version {found.version[:12]}")
+    count, said = len(found.rules) + len(found.saving), [*found.warnings]
+    shown = {"file": where, "ok": True, "rules": count, "version": found.version, "warnings": said}
+    text = f"{clean(where)}: {count} rules, version {found.version[:12]}"
+    return put(args, shown, "\n".join((text, *map(clean, said))))
 
 
 def _try(args: Namespace) -> int:
@@ -160,9 +161,8 @@ def _try(args: Namespace) -> int:
 
     found, _, _ = _load(args.policy)
     cwd = os.path.abspath(args.cwd or os.getcwd())
-    example = {"text": args.what, "kind": args.kind, "cwd": cwd, "project": cwd}
-    example |= {"contained": args.contained}
-    decision = _judge(found, _request({**example, "home": os.path.expanduser("~")}))
+    example = {"text": args.what, "kind": args.kind, "cwd": cwd, "contained": args.contained}
+    decision = _judge(found, _request({**example, "project": cwd, "home": os.path.expanduser("~")}))
     shown = {
         "verdict": str(decision.verdict),
         "rule": decision.rule,

@@ -284,12 +284,12 @@ def listing(sessions: list[Json]) -> str:
         age = output.duration(time.time() - s["created"]) if s["created"] else "-"
         size = f"{s['size']['cols']}x{s['size']['rows']}" if s["size"] else "-"
         kept, idle = s["output"], output.duration(s["idle_s"])
-        ring = f"{output.amount(kept['start'])}-{output.amount(kept['end'])}" if kept else "-"
+        ring = output.size(kept["end"] - kept["start"]) if kept else "-"
         row = (s["id"], s["name"], state, s["liveness"]["process"], who, turn, age, idle, size)
         rows.append((*row, ring, s["machine"]))
     head = ("ID", "NAME", "STATE", "LIVENESS", "OPERATORS", "TURN", "AGE", "IDLE", "SIZE")
     least = ("MACHINE", "LIVENESS", "OUTPUT", "AGE", "SIZE", "OPERATORS")
-    return output.table((*head, "OUTPUT", "MACHINE"), rows, least)
+    return residency.explained(output.table((*head, "OUTPUT", "MACHINE"), rows, least), sessions)
 
 
 # ---------------------------------------------------------------- attach

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from holdfast.home import cores, programs
+from holdfast.home import programs
+from holdfast.host.runtime.worker_programs import WorkerProgram
 from holdfast.model.errors import Impossible
 from holdfast.wire import checkpointing as wire
 
@@ -29,14 +28,8 @@ _LOOK_S: Final = 0.01
 class CheckpointerProcess:
     def __init__(self) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, cores.original_limit():
-            self._process = subprocess.Popen(
-                programs.module("holdfast.checkpointer", f"{theirs.fileno()}"),
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                cwd="/",
-            )
+        with theirs:
+            self._process = WorkerProgram(programs.lean("checkpointer"), (theirs.fileno(),))
         self._ours.setblocking(False)
 
     def begin(self, job: wire.Dump, descriptors: list[int]) -> None:
@@ -61,13 +54,15 @@ class CheckpointerProcess:
         await asyncio.get_running_loop().sock_sendall(self._ours, wire.pack({"go_on": go_on}))
 
     async def end(self, before_kill: Callable[[], None] = lambda: None) -> None:
-        """Wait until it has let go of the session, or kill it with CRIU."""
+        """Wait until it has let go of the session, or kill it with CRIU; once."""
+        if self._ours.fileno() == -1:
+            return
         self._ours.close()
         await asyncio.to_thread(self._end, before_kill)
 
     def _end(self, before_kill: Callable[[], None]) -> None:
         group = self._process.pid
-        if not self._exits(LET_GO_S):
+        if not self._process.exits(LET_GO_S):
             before_kill()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)  # CRIU too, if only its parent has died
@@ -77,13 +72,3 @@ class CheckpointerProcess:
             while time.monotonic() < until:
                 os.killpg(group, 0)
                 time.sleep(_LOOK_S)
-
-    def _exits(self, most_s: float) -> bool:
-        """Whether it exits in time; it stays a zombie, which keeps its number in use."""
-        fd = os.pidfd_open(self._process.pid)
-        try:
-            waiting = select.poll()  # select(2) knows no large descriptors
-            waiting.register(fd, select.POLLIN)
-            return bool(waiting.poll(most_s * 1000))
-        finally:
-            os.close(fd)

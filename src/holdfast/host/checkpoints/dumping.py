@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -50,6 +51,7 @@ class Moment(NamedTuple):
     connections: tuple[Connection, ...] = ()
     halted: str = ""  # the kind of halt (core/session/halt.py)
     stops: tuple[dict[str, Any], ...] = ()  # stopped operators, as in the manifest
+    at_ns: int = 0
 
 
 class Dumped(NamedTuple):
@@ -64,8 +66,10 @@ Still = Callable[[], Awaitable[None]]
 
 
 def memory_of(plan: Spawn) -> list[str]:
-    """Where a session has memory file systems."""
-    mounts = plan.containment.mounts if plan.containment is not None else ()
+    """Where a session has memory file systems; a plain session has none of its own."""
+    if plan.containment is None:
+        return []
+    mounts = plan.containment.mounts
     return ["/dev/shm", *(os.fsdecode(m.target) for m in mounts if m.kind == MOUNT_MEMORY)]
 
 
@@ -117,11 +121,19 @@ class _Dumping:
         self.too_late = False  # the processes end
 
     async def run(self) -> Dumped:
+        # Its interpreter starts meanwhile.
+        process = await asyncio.to_thread(CheckpointerProcess)
+        try:
+            return await self._with(process)
+        finally:
+            await process.end()
+
+    async def _with(self, process: CheckpointerProcess) -> Dumped:
         session = self.session
         with session.lane.held():
             await session.view.exact()  # restores the emulator, so that the freeze is shorter
             await session.terminal()  # the keeper has taken every act that was sent
-            outcome = await self._checkpointer()
+            outcome = await self._checkpointer(process)
             if outcome.problem:
                 raise Impossible(
                     f"{session.name} could not be saved: {preflight.explain(outcome.problem)}",
@@ -131,16 +143,14 @@ class _Dumping:
             assert self.moment is not None
             return Dumped(outcome, self.moment)
 
-    async def _checkpointer(self) -> wire.Outcome:
-        """Run the checkpointer's process and answer its packets."""
+    async def _checkpointer(self, process: CheckpointerProcess) -> wire.Outcome:
+        """Give the checkpointer's process its job and answer its packets."""
         loop = asyncio.get_running_loop()
         stands = await self.halter.in_thread(halts.standing, self.halter, self.where)
         self.how = stands.how if self.halted else ""
         init, namespaces = await asyncio.to_thread(look.held, self.session.keeper_pid)
         images = os.open(self.images, os.O_RDONLY | os.O_DIRECTORY)
-        process = None
         try:
-            process = CheckpointerProcess()
             job = await asyncio.to_thread(self._job, init)
             self.halter.dumping[self.session.id] = loop.create_future()
             await self.halter.in_thread(halts.release, self.where, stands)
@@ -148,9 +158,9 @@ class _Dumping:
             return await self._answer(process, stands)
         finally:
             try:
-                if process is not None:
-                    await process.end(lambda: halts.freeze(stands))
-                    with contextlib.suppress(OSError):  # a killed checkpointer left it stopped
+                await process.end(lambda: halts.freeze(stands))
+                with contextlib.suppress(OSError):  # a killed checkpointer left it stopped
+                    if init:
                         os.kill(init, signal.SIGCONT)
             finally:
                 await self._let_go(stands)
@@ -202,9 +212,9 @@ class _Dumping:
 
     def _job(self, init: int) -> wire.Dump:
         plan = plan_of(self.session)
-        assert plan is not None and plan.containment is not None
+        assert plan is not None
         written = list[str]()
-        for mount in plan.containment.mounts:
+        for mount in plan.containment.mounts if plan.containment is not None else ():
             if mount.kind in (MOUNT_WRITE, MOUNT_LAYERED):
                 written.append(os.fsdecode(mount.target))
         return wire.Dump(
@@ -214,6 +224,7 @@ class _Dumping:
             tuple(written),
             tuple(memory_of(plan)),
             preflight.COPIED_MAX if self.still is None else preflight.NOTHING,
+            0 if init else proc_scan.hf_root(self.session.keeper_pid),
         )
 
     async def _saved(self, told: dict[str, Any]) -> bool:
@@ -227,7 +238,7 @@ class _Dumping:
         return True
 
     async def _noted(self) -> Moment:
-        session = self.session
+        session, at_ns = self.session, time.time_ns()
         await session.terminal()  # the keeper has read the last output
         state = await session.marks_seen()
         stops = await self.halter.in_thread(halts.stops, self.halter, session)
@@ -242,6 +253,7 @@ class _Dumping:
             found,
             self.how,
             stops,
+            at_ns,
         )
 
     def _connections(self) -> tuple[Connection, ...]:

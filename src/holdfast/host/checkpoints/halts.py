@@ -18,7 +18,6 @@ import contextlib
 import os
 import signal
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -160,7 +159,7 @@ def write(place: Path, moment: Moment) -> None:
         frozen = FREEZE in (moment.halted, *(one["how"] for one in moment.stops))
         marks = MARKS if frozen else ()
         said = Halted(bool(moment.halted), pids, marks)
-        (place / HALTED_FILE).write_bytes(pack(asdict(said)))
+        (place / HALTED_FILE).write_bytes(pack(said._asdict()))
 
 
 async def again(halter: Halter, session: Session, moment: Moment, operator: str) -> None:
@@ -182,7 +181,8 @@ async def again(halter: Halter, session: Session, moment: Moment, operator: str)
         complete=True,
         act=session.ring.accepted,
     )
-    session.viewers.tell("halted", operator=operator, how=how)
+    because = "it was halted when it was saved"
+    session.viewers.tell("halted", operator=operator, how=how, because=because)
 
 
 def _stop_operators(halter: Halter, session: Session, moment: Moment) -> None:
@@ -193,6 +193,9 @@ def _stop_operators(halter: Halter, session: Session, moment: Moment) -> None:
         if one.namespaced
     }
     for stop in moment.stops:
+        known = session.stopped.get(stop["operator"])
+        if known is not None and any(_started(pid) == start for pid, start in known.processes):
+            continue  # the last host has done it, and died then
         members = [inside[pid] for pid in stop["pids"] if pid in inside]
         group = stop_some.new_group(halter, execution(session))
         for one in members if group else ():

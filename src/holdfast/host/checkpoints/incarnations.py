@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import socket
+import threading
 import time
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
+from holdfast.core.checkpoint import manifest as forms
 from holdfast.core.checkpoint import preflight
 from holdfast.core.checkpoint.manifest import Manifest
+from holdfast.core.session import lifecycle
 from holdfast.home import Home, keys
-from holdfast.host.checkpoints import halts, restore
+from holdfast.host.checkpoints import halts, past, restore, unfinished
 from holdfast.host.checkpoints.packing import Done
+from holdfast.host.checkpoints.past import Past
+from holdfast.host.checkpoints.restore import Prepared
 from holdfast.host.checkpoints.store import Checkpoints, write_plan
+from holdfast.host.checkpoints.unfinished import Unfinished
 from holdfast.host.connections.closed import tell_closed
 from holdfast.host.lifecycle import limits
 from holdfast.host.lifecycle.beginning import Beginning, Complete
@@ -22,23 +30,27 @@ from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX, host_only_directory
 from holdfast.host.runtime.tasks import to_the_end
 from holdfast.host.storage.store import SessionRow
 from holdfast.model.errors import HoldfastError, Impossible, NotFound, Refused, Saved
+from holdfast.model.probe import probe
 from holdfast.transport import unix
 from holdfast.wire import keeper as wire
 
 if TYPE_CHECKING:
     from holdfast.home.settings import Settings
-    from holdfast.host.checkpoints.restore import Prepared
     from holdfast.host.leases.fences import Leases
     from holdfast.host.lifecycle.contained.own_directories import OwnDirectories
     from holdfast.host.lifecycle.last_seen import Descriptions
     from holdfast.host.processes.halt import Halter
+    from holdfast.host.session.keeper_link import KeeperLink
     from holdfast.host.session.session import Session
+    from holdfast.host.storage.events import Events
     from holdfast.host.storage.journal import Journal
 
 VARIABLE: Final = "HOLDFAST_CRIU"
 GONE_S: Final = 30.0  # for the keeper of the last incarnation to exit
 LOOK_S: Final = 0.02
 Take = Callable[[SessionRow], Awaitable[None]]
+Claimed = Callable[[int], None]
+How = Literal["restore", "move"]
 
 
 class Engine(Protocol):
@@ -69,6 +81,9 @@ class Engine(Protocol):
     def leases(self) -> Leases: ...
 
     @property
+    def events(self) -> Events: ...
+
+    @property
     def unreachable(self) -> Mapping[str, str]: ...
 
     @property
@@ -78,6 +93,19 @@ class Engine(Protocol):
     def descriptions(self) -> Descriptions: ...
 
     async def revive(self, asked: Beginning) -> Session: ...
+
+
+class _Steps(NamedTuple):
+    """Calls of a restore: with the bytes so far, for the next epoch, before processes start.
+
+    `claimed` is called with the epoch, before a client finds the session.
+    """
+
+    done: Done
+    take: Take
+    begins: Callable[[], None]
+    claimed: Claimed
+    how: How
 
 
 class Restored(NamedTuple):
@@ -90,6 +118,17 @@ class Restored(NamedTuple):
     replaced: tuple[str, ...]
     kept: str
     connections: tuple[dict[str, Any], ...] = ()
+    halted: bool = False
+    files: tuple[dict[str, Any], ...] = ()  # of a session that was taken over
+    past: Past = Past()
+
+
+class Coming(NamedTuple):
+    """A restore under way. `over`: set when it has succeeded or failed."""
+
+    checkpoint: str
+    operator: str
+    over: asyncio.Event
 
 
 class Incarnations:
@@ -103,6 +142,7 @@ class Incarnations:
             engine.settings.checkpoint_bytes,
         )
         self.checkpoints.scratch.sweep()
+        self.coming: dict[str, Coming] = {}  # restores under way, by session
         self._burials: dict[str, asyncio.Task[None]] = {}
         # Raises if another machine has, or may have, the session (host/copies).
         self.may_restore: Callable[[str], None] = lambda session: None
@@ -110,11 +150,11 @@ class Incarnations:
     # ------------------------------------------------------------ for the engine
 
     def planned(self, complete: Complete) -> Complete:
-        """Store how a contained session is made, for later checkpoints."""
+        """Store how a session is made that can be saved, for later checkpoints."""
 
         async def kept(asked: wire.Spawn) -> wire.Spawn:
             spawn = await complete(asked)
-            if spawn.containment is not None:
+            if spawn.containment is not None or os.geteuid() == 0:
                 directory = host_only_directory(self._engine.home, spawn.session)
                 await asyncio.to_thread(write_plan, directory, spawn)
             return spawn
@@ -146,11 +186,12 @@ class Incarnations:
         for row in self._engine.ended.values():
             if word not in (row.id, row.name) or not self.awaited(row):
                 continue
-            if row.state == "restoring":
+            if row.state == "restoring" or row.id in self.coming:
                 raise Saved(f"session {row.name} is being restored", "wait a moment")
             raise Saved(
                 f"session {row.name} {'is on the disk' if _evicted(row) else 'was lost'}",
-                f"`holdfast restore {row.name}` brings it back",
+                f"`holdfast restore {row.name}` brings it back; `holdfast forget {row.name}` "
+                "removes it",
             )
         ended = [row for row in self._engine.ended.values() if word in (row.id, row.name)]
         newest = max(ended, key=lambda row: row.ended or 0.0, default=None)
@@ -163,7 +204,7 @@ class Incarnations:
 
     def awaited(self, row: SessionRow) -> bool:
         """Whether clients wait for the restore: the session did not end by itself."""
-        if row.state == "restoring":
+        if row.state == "restoring" or row.id in self.coming:
             return True
         if row.reason.startswith("lost"):
             return self.saved_session(row.id) or self._engine.descriptions.has(row.id)
@@ -172,6 +213,36 @@ class Incarnations:
     def restorable(self, row: SessionRow) -> bool:
         """Whether a lost session waits for `restore` with a checkpoint."""
         return row.lost and self.saved_session(row.id)
+
+    def returns(self, row: SessionRow) -> bool:
+        """Whether a session that did not stop for a checkpoint comes back, or can."""
+        return row.id in self.coming or self.restorable(row)
+
+    @contextlib.contextmanager
+    def restoring(self, row: SessionRow, checkpoint: str, operator: str) -> Iterator[None]:
+        """Show the session as being restored, and announce that and a failure (S9).
+
+        The store keeps the state before: a host that dies on the way leaves a session that can be
+        restored again.
+        """
+        if row.id in self.coming:
+            yield
+            return
+        events, before = self._engine.events, row.state
+        after = lifecycle.step(before, "restore") if before in lifecycle.TABLE else "restoring"
+        facts = {"operator": operator, "checkpoint": checkpoint}
+        coming = self.coming[row.id] = Coming(checkpoint, operator, asyncio.Event())
+        events.note(row.id, "session.restoring", {"before": before, "after": after, **facts})
+        try:
+            yield
+        except BaseException as e:
+            why = e.message if isinstance(e, HoldfastError) else type(e).__name__
+            failed = {"before": after, "after": before, **facts, "reason": why}
+            events.note(row.id, "session.restore_failed", failed)
+            raise
+        finally:
+            del self.coming[row.id]
+            coming.over.set()
 
     def buried(self, session: str, burial: asyncio.Task[None]) -> None:
         self._burials[session] = burial
@@ -249,46 +320,73 @@ class Incarnations:
         operator: str,
         done: Done = lambda count: None,
         take: Take | None = None,
-        how: Literal["restore", "move"] = "restore",
+        how: How = "restore",
+        begins: Callable[[], None] = lambda: None,
+        claimed: Claimed = lambda epoch: None,
     ) -> Restored:
         """Begin a new incarnation from a checkpoint, and tell of it. A failure changes nothing.
 
         `take`: takes the next epoch; without it the session must be this machine's. `how`: "move"
-        if the checkpoint is of another machine. The caller can cancel it until the epoch is taken.
+        if the checkpoint is of another machine. The caller can cancel it until `begins` is called:
+        then the images are laid out, and the processes start. `claimed`: called with the epoch
+        before a client finds the session.
         """
-        taken, take_next = asyncio.Event(), take or self._engine.leases.take_next
+        begun = asyncio.Event()
 
-        async def taking(row: SessionRow) -> None:
-            await take_next(row)
-            taken.set()
+        def starting() -> None:
+            begun.set()
+            begins()
 
-        whole = self._restore(row, manifest, operator, done, taking, how)
-        return await to_the_end(whole, lambda: not taken.is_set())
+        take = take or self._engine.leases.take_next
+        whole = self._restore(row, manifest, operator, _Steps(done, take, starting, claimed, how))
+        return await to_the_end(whole, lambda: not begun.is_set())
 
     async def _restore(
         self,
         row: SessionRow,
         manifest: Manifest,
         operator: str,
-        done: Done,
-        take: Take,
-        how: Literal["restore", "move"],
+        steps: _Steps,
     ) -> Restored:
+        await self.saved_by_now(row.id)  # a save goes on for a moment after the session's end
         with self.checkpoints.using(row.id, row.name):
             self.still_ended(row)
-            if manifest.id not in self.checkpoints.ids(row.id):
-                raise NotFound(
-                    f"{manifest.id} was removed meanwhile",
-                    "`holdfast checkpoint --list` lists the checkpoints",
-                )
-            last = row.epoch
-            try:
-                made = await self._next(row, manifest, operator, done, take)
-            except BaseException:
-                row.epoch = last  # the epoch that was taken is used up, but no incarnation had it
-                await self._engine.leases.give_up(row.id)
-                raise
+            with self.restoring(row, manifest.id, operator):
+                return await self._incarnate(row, manifest, operator, steps)
+
+    async def _incarnate(
+        self, row: SessionRow, manifest: Manifest, operator: str, steps: _Steps
+    ) -> Restored:
+        if manifest.id not in self.checkpoints.ids(row.id):
+            raise NotFound(
+                f"{manifest.id} was removed meanwhile",
+                "`holdfast checkpoint --list` lists the checkpoints",
+            )
+        last, beside = row.epoch, await self._beside(manifest)
+        if manifest.ended and last == manifest.epoch:  # no act went on after the checkpoint
+            beside = beside._replace(in_flight=())
+        try:
+            made = await self._next(row, manifest, operator, steps)
+        except BaseException:
+            row.epoch = last  # the epoch that was taken is used up, but no incarnation had it
+            await self._engine.leases.give_up(row.id)
+            raise
         session = made.session
+        lost = self._tell(session, manifest, operator, steps.how, beside)
+        return made._replace(connections=lost, past=beside)
+
+    async def _beside(self, manifest: Manifest) -> Past:
+        ours = manifest.maker == self.checkpoints.maker
+        return await past.look(self._engine.journal, manifest, ours)
+
+    def _tell(
+        self,
+        session: Session,
+        manifest: Manifest,
+        operator: str,
+        how: How,
+        beside: Past,
+    ) -> tuple[dict[str, Any], ...]:
         session.event(
             "session.restored",
             operator=operator,
@@ -296,9 +394,34 @@ class Incarnations:
             at=manifest.at,
             epoch=session.record.epoch,
             root_pid=session.record.root_pid,
+            in_flight=[one["act"] for one in beside.in_flight],
+            later=[one["act"] for one in beside.later],
+            **({"halted": True} if manifest.halted else {}),
         )
-        journal, rows = self._engine.journal, manifest.connections
-        return made._replace(connections=tell_closed(session, journal, rows, how, manifest.id))
+        past.tell(session, self._engine.journal, manifest.id, beside)
+        rows = manifest.connections
+        return tell_closed(session, self._engine.journal, rows, how, manifest.id)
+
+    # ------------------------------------------------------------ a restore of the last host
+
+    async def go_on(self, session: str, link: KeeperLink) -> tuple[Unfinished, Manifest] | None:
+        """Find a restore that the last host did not finish; give the keeper its screen."""
+        directory = host_only_directory(self._engine.home, session)
+        note = unfinished.read(directory, link.welcome.epoch)
+        if note is None:
+            return None
+        manifest = await asyncio.to_thread(self.checkpoints.read, session, note.checkpoint)
+        screen = await asyncio.to_thread(self.checkpoints.content, manifest, forms.SCREEN)
+        restore.show(screen, manifest, note.base, link.snapshot_fd)
+        return note, manifest
+
+    async def finish(self, session: Session, note: Unfinished, manifest: Manifest) -> None:
+        """Do what the last host had still to do for a restored session."""
+        await halts.again(self._engine.halter, session, manifest, note.operator)
+        unfinished.remove(session.host_only_directory)
+        self.checkpoints.drop_last_output(session.id)
+        beside = await self._beside(manifest)
+        self._tell(session, manifest, note.operator, note.how, beside)
 
     def running(self, session: str, name: str) -> Refused:
         """The refusal to restore a session that runs."""
@@ -320,16 +443,16 @@ class Incarnations:
             )
 
     async def _next(
-        self, row: SessionRow, manifest: Manifest, operator: str, done: Done, take: Take
+        self, row: SessionRow, manifest: Manifest, operator: str, steps: _Steps
     ) -> Restored:
         await self.buried_by_now(row.id)
         await self._gone(f"{self._engine.home.run}/{row.id}{KEEPER_SUFFIX}")
-        await take(row)
+        await steps.take(row)
         try:
-            return await self._begun(row, manifest, operator, done)
+            return await self._begun(row, manifest, operator, steps)
         except TreeChanged:  # perhaps between the look at the machine and the keeper's
             try:
-                return await self._begun(row, manifest, operator, done)
+                return await self._begun(row, manifest, operator, steps)
             except TreeChanged as e:
                 raise Impossible(
                     f"{manifest.id} could not be restored: {e.what}",
@@ -337,12 +460,20 @@ class Incarnations:
                 ) from e
 
     async def _begun(
-        self, row: SessionRow, manifest: Manifest, operator: str, done: Done
+        self, row: SessionRow, manifest: Manifest, operator: str, steps: _Steps
     ) -> Restored:
         """Begin the incarnation of the epoch that was taken."""
-        made = await asyncio.to_thread(restore.prepare, self.checkpoints, manifest, row, done)
-        halter = self._engine.halter
+        made = await self._prepared(row, manifest, steps.done)
+        steps.begins()
+        halter, directory = self._engine.halter, host_only_directory(self._engine.home, row.id)
+        note = Unfinished(manifest.id, made.request.epoch, made.base, operator, steps.how)
+
+        def claimed(link: KeeperLink) -> None:
+            steps.claimed(made.row.epoch)
+            restore.show(made.screen, manifest, made.base, link.snapshot_fd)
+
         try:
+            await asyncio.to_thread(unfinished.write, directory, note)
             session = await self._engine.revive(
                 Beginning(
                     made.row,
@@ -351,9 +482,10 @@ class Incarnations:
                     lambda asked: limits.complete(halter, asked, made.label, made.limits),
                     operator,
                     made.patience_s,
-                    lambda link: restore.show(made, link.snapshot_fd),
+                    claimed,
                 )
             )
+            probe("host.restore.claimed")
             await halts.again(halter, session, manifest, operator)
             replaced = await asyncio.to_thread(self.checkpoints.settle_replaced, made.kept)
         except TreeChanged:
@@ -363,11 +495,35 @@ class Incarnations:
             await asyncio.to_thread(self.checkpoints.settle_replaced, made.kept)
             raise self._failed(made, e) from e
         finally:
+            unfinished.remove(directory)
             await asyncio.to_thread(self.checkpoints.scratch.clear, made.place)
             if row.id not in self._engine.sessions:
                 await halter.in_thread(halter.groups.remove, row.id)
         self.checkpoints.drop_last_output(row.id)
-        return Restored(session, replaced, str(made.kept) if replaced else "")
+        kept = str(made.kept) if replaced else ""
+        return Restored(session, replaced, kept, halted=bool(manifest.halted))
+
+    async def _prepared(self, row: SessionRow, manifest: Manifest, done: Done) -> Prepared:
+        """The images, laid out. A caller that gives up leaves none of them."""
+        stop = threading.Event()
+
+        def counted(count: int) -> None:
+            if stop.is_set():
+                raise Impossible("the restore was given up", "")
+            done(count)
+
+        work = asyncio.to_thread(restore.prepare, self.checkpoints, manifest, row, counted)
+        preparing = asyncio.ensure_future(work)
+        try:
+            return await asyncio.shield(preparing)
+        except asyncio.CancelledError:
+            stop.set()
+            if isinstance(
+                made := (await asyncio.gather(preparing, return_exceptions=True))[0], Prepared
+            ):
+                made.kept.unlink(missing_ok=True)
+                await asyncio.to_thread(self.checkpoints.scratch.clear, made.place)
+            raise
 
     def _failed(self, made: Prepared, error: HoldfastError) -> Impossible:
         return Impossible(

@@ -13,10 +13,11 @@ from typing import Final
 from holdfast.core.checkpoint.preflight import Process
 from holdfast.core.session.connections import inner
 from holdfast.core.session.graph import Socket
+from holdfast.host.connections.held import sockets_of
 from holdfast.host.processes import proc_scan, sockets
 from holdfast.host.processes.process import Stat, read_proc
 from holdfast.model.errors import Impossible
-from holdfast.wire.checkpointing import NAMESPACES
+from holdfast.wire.checkpointing import DELETED, NAMESPACES, is_deleted_file
 
 # Descriptors of these kinds hinder no checkpoint, so their targets are not kept.
 _HARMLESS: Final = (
@@ -26,21 +27,24 @@ _HARMLESS: Final = (
 )
 _PIDFD: Final = "anon_inode:[pidfd]"
 _SYSV: Final = "/SYSV"
-_DELETED: Final = " (deleted)"
-# Deleted by their nature; CRIU saves their content.
-_ANONYMOUS: Final = ("/dev/zero", "/memfd:", "/anon_hugepage", _SYSV)
 MAPS_BYTES: Final = 1 << 20
 
 
 def processes(keeper: int, root: int) -> tuple[Process, ...]:
-    """The processes that a checkpoint saves: all but init and the zombies."""
+    """The processes that a checkpoint saves: all but init, hf-root of a plain session, zombies."""
     found = [one for one in proc_scan.of_session(keeper) if one.state not in "ZX"]
-    inside = [one for one in found if not _is_init(one.pid)]
-    around = _namespaces(inside[0].pid) if inside else {}  # hf-root's
-    return tuple(_process(one, around) for one in inside)
+    top = proc_scan.hf_root(keeper)
+    inside = [one for one in found if top or not _is_init(one.pid)]
+    top = top or (inside[0].pid if inside else 0)  # hf-root in any case
+    around, filters = _namespaces(top), _filters(_status(top))
+    return tuple(_process(one, around, filters) for one in inside)
 
 
-def _process(one: Stat, around: dict[str, str]) -> Process:
+def _filters(status: dict[str, str]) -> int:
+    return int(status.get("Seccomp_filters", "1"))
+
+
+def _process(one: Stat, around: dict[str, str], filters: int) -> Process:
     status = _status(one.pid)
     own = _namespaces(one.pid)
     return Process(
@@ -48,7 +52,7 @@ def _process(one: Stat, around: dict[str, str]) -> Process:
         status.get("Name", "?"),
         tuple(t for t in targets(one.pid) if t[:1] in "/a" and not t.startswith(_HARMLESS)),
         _tracer(int(status.get("TracerPid", "0"))),
-        int(status.get("Seccomp_filters", "1")),
+        _filters(status) - filters,
         bool(own) and own != around,
         sum(int(status.get(k, "0 kB").split()[0]) << 10 for k in ("RssAnon", "VmSwap")),
         tuple(sorted(_unlinked(one.pid))),
@@ -97,11 +101,7 @@ def shared_memory(found: tuple[Process, ...]) -> int:
 
 def _unlinked(pid: int) -> set[str]:
     """Deleted files that a process has mapped."""
-    return {
-        path.removesuffix(_DELETED)
-        for _, path in _mapped(pid)
-        if path.endswith(_DELETED) and not path.startswith(_ANONYMOUS)
-    }
+    return {path.removesuffix(DELETED) for _, path in _mapped(pid) if is_deleted_file(path)}
 
 
 def _mapped(pid: int) -> Iterator[tuple[str, str]]:
@@ -115,9 +115,10 @@ def _mapped(pid: int) -> Iterator[tuple[str, str]]:
 
 def connections(root: int, found: tuple[Process, ...], own_network: bool) -> tuple[str, ...]:
     """Established TCP connections of the processes that a restored session will not have."""
-    held = {t for one in found for t in targets(one.pid) if t.startswith("socket:[")}
+    if not (holders := sockets_of(one.pid for one in found)):
+        return ()
     table = sockets.table(root).items()
-    mine = [one for inode, one in table if f"socket:[{inode}]" in held and _established(one)]
+    mine = [one for inode, one in table if inode in holders and _established(one)]
     pairs = {(one.local, one.remote) for one in mine}
     lost = pairs - inner(pairs) if own_network else pairs
     return tuple(sorted(f"{local} -> {remote}" for local, remote in lost))
@@ -128,7 +129,12 @@ def _established(one: Socket) -> bool:
 
 
 def held(keeper: int) -> tuple[int, list[int]]:
-    """The pid of init, and descriptors of the session's namespaces; the caller closes them."""
+    """The pid of init, and descriptors of the session's namespaces; the caller closes them.
+
+    A plain session has neither: 0 and none.
+    """
+    if proc_scan.hf_root(keeper):
+        return 0, []
     links = dict[str, str]()
     try:
         for name in os.listdir(f"/proc/{keeper}/fd"):

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from holdfast.core.checkpoint import processor
+from holdfast.host.processes.process import read_stat
 from holdfast.host.runtime import criu
 from holdfast.model.errors import Impossible
 from holdfast.wire import protobuf_fields as pb
 from holdfast.wire.checkpointing import Criu
-from holdfast.wire.spawning import MOUNT_DEVICE, MOUNT_FIXED, MOUNT_READ, MOUNT_WRITE, Containment
+from holdfast.wire.spawning import (
+    HF_ROOT_NAME,
+    MOUNT_DEVICE,
+    MOUNT_FIXED,
+    MOUNT_READ,
+    MOUNT_WRITE,
+    Containment,
+)
 
 _LENGTH: Final = struct.Struct("<I")
 _MAGIC_BYTES: Final = 8
@@ -23,6 +32,11 @@ _ID, _NAME, _SIZE, _MODE = 1, 6, 8, 10  # of reg_file_entry
 _ORIGINAL: Final = 1  # of remap_file_path_entry: the file that was deleted
 _BINDS: Final = (MOUNT_READ, MOUNT_WRITE, MOUNT_DEVICE, MOUNT_FIXED)
 _LEFT_OUT: Final = (MOUNT_READ, MOUNT_DEVICE)
+_KERNEL: Final = ("/proc/", "/sys/")
+_HF_ROOT: Final = HF_ROOT_NAME.decode()
+_NUMBERS: Final = (1, 3, 4, 5)  # of pstree_entry: process, group, kernel session, threads
+GONE_S: Final = 5.0  # for the processes of the last incarnation to be gone
+LOOK_S: Final = 0.02
 _REGULAR_MODE: Final = 0o100000
 _KIND_MODE: Final = 0o170000
 
@@ -98,7 +112,7 @@ def _in_place(source: bytes) -> bool:
     return os.path.realpath(source) == os.path.normpath(source) and os.path.exists(source)
 
 
-def check_files(images: Path, containment: Containment, written: tuple[str, ...]) -> None:
+def check_files(images: Path, containment: Containment | None, written: tuple[str, ...]) -> None:
     """Impossible, with the name, if a file has changed that programs hold or were started from.
 
     `written`: files that get their saved content back.
@@ -122,14 +136,52 @@ def _changed(what: str) -> Impossible:
     )
 
 
-def _outside(path: str, containment: Containment) -> str:
+def _outside(path: str, containment: Containment | None) -> str:
     """The path on this machine of a path inside; empty if it is not a file of the machine."""
+    if containment is None:  # the nursery makes hf-root's file if it is missing
+        return "" if path.startswith(_KERNEL) or os.path.basename(path) == _HF_ROOT else path
     best, kind, source = "", 0, ""
     for mount in containment.mounts:
         target = os.fsdecode(mount.target)
         if (path == target or path.startswith(f"{target}/")) and len(target) >= len(best):
             best, kind, source = target, mount.kind, os.fsdecode(mount.source)
     return source + path[len(best) :] if kind in _BINDS else ""
+
+
+def check_numbers(images: Path) -> None:
+    """Impossible, with the name, if a process has the number of a process of a plain session.
+
+    The processes of the last incarnation may take a moment to be gone.
+    """
+    wanted = _numbers(images)
+    until = time.monotonic() + GONE_S
+    while taken := _takers(wanted):
+        if time.monotonic() > until:
+            number, name = min(taken.items())
+            raise Impossible(
+                f"process {number} ({name}) has the number of a process of the session",
+                "end that process, then restore the session again",
+            )
+        time.sleep(LOOK_S)
+
+
+def _numbers(images: Path) -> set[int]:
+    """The numbers of the processes, threads, groups and kernel sessions in the images."""
+    found = set[int]()
+    for one in _entries(images / "pstree.img"):
+        for number, _, value in one:
+            if number in _NUMBERS:
+                found |= {value} if isinstance(value, int) else {*pb.varints(value)}
+    return found - {0}
+
+
+def _takers(wanted: set[int]) -> dict[int, str]:
+    """Processes of the machine that have one of these numbers, or are in a group that has."""
+    taken = {n: one.comm for n in wanted if (one := read_stat(n)) is not None}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (one := read_stat(int(name))) is not None:
+            taken |= dict.fromkeys({one.pgrp, one.session} & wanted, one.comm)
+    return taken
 
 
 def _entries(path: Path) -> Iterator[list[pb.Field]]:

@@ -7,11 +7,15 @@ object is still as it was written.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,16 +27,14 @@ from holdfast.host.checkpoints import sealing
 from holdfast.host.checkpoints.objects import Objects
 from holdfast.host.checkpoints.sealing import ImageKey
 from holdfast.model.errors import Impossible
-from holdfast.wire import protobuf_fields as pb
+from holdfast.wire import huge_pages, pagemap
 
-THREADS: Final = 4
+THREADS: Final = min(4, os.cpu_count() or 1)
 TOLD_BYTES: Final = 16 << 20  # between two reports of progress
-_LENGTH: Final = struct.Struct("<I")
-_MAGIC_BYTES: Final = 8
-_PAGES_ID: Final = 1  # of pagemap_head
-_ADDRESS, _COUNT, _FLAGS, _COUNT_64 = 1, 2, 4, 5  # of pagemap_entry
-_PRESENT: Final = 1 << 2  # the pages are in the file
+_NEW_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _PAGEMAP_MAX: Final = 256 << 20
+_KEPT_BYTES: Final = 4 << 20  # above the memory for one object, in each of the C library's heaps
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 Done = Callable[[int], None]  # told of the bytes so far
 
@@ -60,6 +62,18 @@ class Stopped(Exception):
     """The caller has given up."""
 
 
+@cache
+def _keep_freed_memory() -> None:
+    """Have the C library (glibc) keep freed memory up to a bound.
+
+    By default each piece gets fresh memory of the kernel. That takes longer than to compress the
+    piece, and the threads wait for each other.
+    """
+    with contextlib.suppress(AttributeError):
+        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            ctypes.CDLL(None).mallopt(option, _KEPT_BYTES)
+
+
 class Packer:
     """Packs one checkpoint. `known`: size and name of stored objects with the same key, by mark."""
 
@@ -81,12 +95,14 @@ class Packer:
 
     def pack(self, sources: Sources) -> Packed:
         """Store everything, on the disk. Objects that no manifest names are swept later."""
+        _keep_freed_memory()
         opened = _Opened(sources)
         try:
             cut, tree = pieces.cut(opened.files)
             self._objects.begin()
             with ThreadPoolExecutor(THREADS, "pack") as pool:
-                marks = [*pool.map(lambda piece: self._piece(opened, piece), cut)]
+                packed = pool.map(lambda batch: self._batch(opened, batch), _batches(cut))
+                marks = [mark for batch in packed for mark in batch]
         finally:
             opened.close()
         self._objects.keep(self._written)
@@ -103,11 +119,19 @@ class Packer:
             self._added,
         )
 
-    def _piece(self, opened: _Opened, piece: Piece) -> str:
+    def _batch(self, opened: _Opened, batch: list[Piece]) -> list[str]:
+        """Store pieces; return their marks."""
+        content, marks = opened.read(batch), list[str]()
+        for piece in batch:
+            length = sum(one.length for one in piece)
+            marks.append(self._piece(content[:length]))
+            content = content[length:]
+        return marks
+
+    def _piece(self, content: memoryview) -> str:
         """Store a piece unless it is stored; return its mark."""
         if self._stop.is_set():
             raise Stopped
-        content = b"".join(map(opened.read, piece))
         mark = self._key.mark(content)
         with self._lock:
             first = mark not in self._found
@@ -118,7 +142,7 @@ class Packer:
         self._counted.add(len(content))
         return mark
 
-    def _stored(self, mark: str, content: bytes) -> tuple[int, str]:
+    def _stored(self, mark: str, content: memoryview) -> tuple[int, str]:
         earlier = self._known.get(mark)
         if earlier is not None and self._objects.intact(earlier[1]):
             return earlier
@@ -129,6 +153,33 @@ class Packer:
             self._written.append(name)
             self._added += len(stored)
         return len(stored), name
+
+
+def _batches(cut: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Pieces that are read together, in order: the interpreter is given up and taken less often."""
+    batch, filled = list[Piece](), 0
+    for piece in cut:
+        length = sum(one.length for one in piece)
+        if filled + length > pieces.CONTENT_MAX:
+            yield batch
+            batch, filled = [], 0
+        batch.append(piece)
+        filled += length
+    yield batch
+
+
+def _joined(slices: Iterable[Slice]) -> Iterator[Slice]:
+    """Slices that follow each other in a file become one."""
+    last = Slice("", 0, 0)
+    for one in slices:
+        if (one.file, one.offset) == (last.file, last.offset + last.length):
+            last = last._replace(length=last.length + one.length)
+            continue
+        if last.length:
+            yield last
+        last = one
+    if last.length:
+        yield last
 
 
 class _Counted:
@@ -148,7 +199,7 @@ class _Opened:
 
     def __init__(self, sources: Sources) -> None:
         self._parts = sources.parts
-        self._fds = dict[str, int]()
+        self._fds, self._own = dict[str, int](), threading.local()
         self.files = list[File]()
         try:
             for path in sorted(sources.images.iterdir()):
@@ -165,24 +216,33 @@ class _Opened:
             phase = sources.head - len(data) if name == forms.OUTPUT else 0
             self.files.append(File(name, len(data), (), phase))
 
-    def read(self, wanted: Slice) -> bytes:
-        if wanted.file in self._parts:
-            return self._parts[wanted.file][wanted.offset :][: wanted.length]
-        return _read_whole(self._fds[wanted.file], wanted.length, wanted.offset)
+    def read(self, batch: list[Piece]) -> memoryview:
+        """The content of the pieces, until this thread reads the next ones."""
+        buffer, end = self._buffer(), 0
+        for one in _joined(one for piece in batch for one in piece):
+            begin, end = end, end + one.length
+            if (data := self._parts.get(one.file)) is not None:
+                buffer[begin:end] = memoryview(data)[one.offset :][: one.length]
+            else:
+                _read_whole(self._fds[one.file], buffer[begin:end], one.offset)
+        return buffer[:end]
+
+    def _buffer(self) -> memoryview:
+        """Of this thread: fresh memory for each piece would take longer than to hash it."""
+        if not hasattr(self._own, "buffer"):
+            self._own.buffer = memoryview(bytearray(pieces.CONTENT_MAX))
+        return self._own.buffer  # type: ignore[no-any-return]
 
     def close(self) -> None:
         for fd in self._fds.values():
             os.close(fd)
 
 
-def _read_whole(fd: int, length: int, offset: int) -> bytes:
-    data = os.pread(fd, length, offset)
-    while len(data) < length:
-        more = os.pread(fd, length - len(data), offset + len(data))
-        if not more:
+def _read_whole(fd: int, into: memoryview, offset: int) -> None:
+    while into:
+        if not (count := os.preadv(fd, [into], offset)):
             raise OSError("a file became shorter while it was packed")
-        data += more
-    return data
+        into, offset = into[count:], offset + count
 
 
 def _runs(images: Path) -> Iterable[tuple[str, tuple[tuple[int, int], ...]]]:
@@ -190,31 +250,10 @@ def _runs(images: Path) -> Iterable[tuple[str, tuple[tuple[int, int], ...]]]:
     for path in images.glob("pagemap-*.img"):
         try:
             if path.stat().st_size <= _PAGEMAP_MAX:
-                number, runs = read_pagemap(path.read_bytes())
+                number, runs = pagemap.read(path.read_bytes())
                 yield f"{forms.IMAGES}/pages-{number}.img", runs
         except (ValueError, IndexError, struct.error):
             continue
-
-
-def read_pagemap(data: bytes) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """The number of the file with the pages, and (address, pages) of each run in it."""
-    entries, at = list[list[pb.Field]](), _MAGIC_BYTES
-    while at < len(data):
-        (length,) = _LENGTH.unpack_from(data, at)
-        at += _LENGTH.size
-        entries.append(pb.decode(data[at : at + length]))
-        at += length
-    if not entries:
-        raise ValueError("no head")
-    runs = tuple(
-        (
-            pb.number_of(one, _ADDRESS),
-            pb.number_of(one, _COUNT_64) or pb.number_of(one, _COUNT),
-        )
-        for one in entries[1:]
-        if pb.number_of(one, _FLAGS, _PRESENT) & _PRESENT
-    )
-    return pb.number_of(entries[0], _PAGES_ID), runs
 
 
 # ---------------------------------------------------------------- unpacking
@@ -228,6 +267,7 @@ def unpack(
     done: Done = lambda count: None,
 ) -> None:
     """Write the images to a directory. Impossible, with the name, if an object is damaged."""
+    _keep_freed_memory()
     counted, read = _Counted(done), _reader(key, objects, manifest)
     wanted = dict[int, list[tuple[int, int, Part]]]()  # by object: descriptor, offset, part
     fds = list[int]()
@@ -247,8 +287,11 @@ def unpack(
         for name, parts in manifest.tree.items():
             if not name.startswith(f"{forms.IMAGES}/"):
                 continue
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            fds.append(fd := os.open(place / Path(name).name, flags, 0o600))
+            fds.append(fd := os.open(place / Path(name).name, _NEW_FILE, 0o600))
+            size = sum(part.length for part in parts)
+            if size >= huge_pages.LEAST_BYTES:
+                huge_pages.reserve(fd, size, time.monotonic)
+                os.ftruncate(fd, size)
             at = 0
             for part in parts:
                 wanted.setdefault(part.piece, []).append((fd, at, part))
@@ -268,12 +311,18 @@ def content(key: ImageKey, objects: Objects, manifest: Manifest, name: str) -> b
 
 
 def _reader(key: ImageKey, objects: Objects, manifest: Manifest) -> Callable[[int], bytes]:
-    """Reads and checks an object by its place in the manifest."""
+    """Reads and checks an object by its place in the manifest.
+
+    The signed manifest names the SHA-256 of the stored bytes, so altered bytes are not opened.
+    """
     names = manifest.objects()
 
     def read(number: int) -> bytes:
         try:
-            return key.open(manifest.marks[number], objects.read(names[number]))
+            stored = objects.read(names[number])
+            if sealing.name(stored) != names[number]:
+                raise Damaged("it was altered")
+            return key.open(manifest.marks[number], stored)
         except OSError as e:
             raise _damaged(manifest, number, e.strerror or str(e)) from e
         except (Damaged, IndexError) as e:

@@ -62,9 +62,11 @@ def prepare(checkpoints: Checkpoints, manifest: Manifest, last: SessionRow, done
     place = checkpoints.unpack(manifest, epoch, output[-plan.ring_bytes :], done)
     halts.write(place, manifest)
     try:
+        machine.check_files(place, plan.containment, manifest.written)
         if plan.containment is not None:
-            machine.check_files(place, plan.containment, manifest.written)
             plan = plan._replace(containment=machine.still_there(plan.containment))
+        else:
+            machine.check_numbers(place)
         kept = checkpoints.replaced(manifest.session, epoch, place)
     except BaseException:
         checkpoints.scratch.clear(place)
@@ -132,10 +134,13 @@ def last_output(checkpoints: Checkpoints, session: str) -> tuple[int, bytes]:
     return 0, b""
 
 
-def show(made: Prepared, snapshot_fd: int) -> None:
-    """Give the new keeper the screen of the moment of the checkpoint."""
-    head, _, blob = made.screen.partition(b"\n")
+def show(screen: bytes, manifest: Manifest, base: int, snapshot_fd: int) -> None:
+    """Give the new keeper the screen of the moment of the checkpoint.
+
+    `base`: the first offset of new output.
+    """
+    head, _, blob = screen.partition(b"\n")
     found = json.loads(head)
-    offset = found["offset"] if made.base == made.manifest.head else made.base
-    notes = {**found["notes"], "scanned": made.base, "active": time.time()}
+    offset = found["offset"] if base == manifest.head else base
+    notes = {**found["notes"], "scanned": base, "active": time.time()}
     view.store(snapshot_fd, offset, notes, blob)

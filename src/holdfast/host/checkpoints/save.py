@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import secrets
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,13 +23,15 @@ from holdfast.core.checkpoint import preflight
 from holdfast.core.checkpoint.manifest import Manifest
 from holdfast.core.checkpoint.preflight import Facts, Preflight
 from holdfast.core.session import connections
-from holdfast.host.checkpoints import look, machine, packing, sizes
+from holdfast.host.checkpoints import look, machine, packing, past, sizes
 from holdfast.host.checkpoints.dumping import Dumped, Tell, dump, memory_of, plan_of
 from holdfast.host.checkpoints.store import PLAN, Checkpoints
+from holdfast.host.processes import proc_scan
 from holdfast.host.processes.halt import Halter
 from holdfast.host.runtime import criu
 from holdfast.host.runtime.tasks import to_the_end
 from holdfast.host.session.session import Session
+from holdfast.host.storage.journal import Journal
 from holdfast.model.errors import Impossible, Refused
 from holdfast.wire.spawning import NET_HOST
 
@@ -63,8 +66,10 @@ async def examine(
             terminal.queued_input,
             checkpoints.free(),
             tool,
-            sizes.held(root, found, memory_of(plan)) if inside is not None and plan else (),
+            sizes.held(root, found, memory_of(plan)) if plan is not None else (),
             copied_max,
+            os.geteuid() == 0,
+            proc_scan.hf_root(session.keeper_pid) > 0,
         )
 
     return preflight.judge(await session.looked(facts))
@@ -79,7 +84,13 @@ def impossible(session: Session, found: Preflight) -> Impossible:
 
 
 async def save(
-    checkpoints: Checkpoints, session: Session, by: str, stop: bool, tell: Tell, halter: Halter
+    checkpoints: Checkpoints,
+    session: Session,
+    by: str,
+    stop: bool,
+    tell: Tell,
+    halter: Halter,
+    journal: Journal,
 ) -> Manifest:
     """Save a session; with `stop`, its processes end. A failure leaves the session as it was.
 
@@ -90,7 +101,7 @@ async def save(
         if not found.possible:
             raise impossible(session, found)
         tell(EXAMINED, found.bytes)
-        saving = _Saving(checkpoints, session, by, stop, tell, found, halter)
+        saving = _Saving(checkpoints, session, by, stop, tell, found, halter, journal)
         checkpoints.saving.add(session.id)
         try:
             return await to_the_end(saving.run(), lambda: saving.manifest is None)
@@ -108,14 +119,16 @@ class _Saving:
         tell: Tell,
         found: Preflight,
         halter: Halter,
+        journal: Journal,
     ) -> None:
         self.checkpoints, self.session, self.by, self.stop = checkpoints, session, by, stop
-        self.tell, self.found, self.halter = tell, found, halter
+        self.tell, self.found, self.halter, self.journal = tell, found, halter, journal
         self.at = time.time()
         self.id = f"{forms.PREFIX}{secrets.token_hex(6)}"
         self.tool = criu.find(checkpoints.criu)
         self.manifest: Manifest | None = None
         self.images: Path | None = None  # plain
+        self.entry = 0  # the end of the record before the dump
 
     async def run(self) -> Manifest:
         session, store = self.session, self.checkpoints
@@ -123,6 +136,8 @@ class _Saving:
             await asyncio.to_thread(store.sweep_session, session.id)
             images = await asyncio.to_thread(store.scratch.make, self.id, self.found.bytes)
             self.images = images
+            await self.journal.settled()
+            self.entry = entry.seq if (entry := self.journal.tip(session.id)) is not None else 0
             keep = self._keep if self.stop else None
             made = await dump(session, self.halter, self.tool, images, self.tell, keep)
             self.manifest = self.manifest or await self._store(made)
@@ -155,7 +170,12 @@ class _Saving:
         session, manifest = self.session, await self._store(made)
         if session.halted and not manifest.halted:  # the halt could not wait for the dump
             raise Refused(f"{session.name} was halted meanwhile", "it stays halted; save it again")
-        self.manifest, session.end_of.saved_as = manifest, self.id
+        saved = {one["operator"] for one in manifest.stops}
+        if late := {one.operator for one in session.stopped} - saved:
+            said = f"{', '.join(sorted(late))} was stopped in {session.name} meanwhile"
+            raise Refused(said, "the stop stays in force; save the session again")
+        self.manifest, session.end_of.saved_by = manifest, self.by
+        session.end_of.saved_as = self.id
 
     async def _store(self, made: Dumped) -> Manifest:
         """Pack the images and store the manifest; everything is on the disk then."""
@@ -167,7 +187,13 @@ class _Saving:
             forms.OUTPUT: output,
             forms.SCREEN: json.dumps({"offset": offset, "notes": notes}).encode() + b"\n" + blob,
         }
-        draft, store = self._draft(made), self.checkpoints
+        store = self.checkpoints
+        await self.journal.settled()
+        draft = replace(
+            self._draft(made),
+            once=await self.journal.once.travelling(session.id),
+            in_flight=await past.in_flight(self.journal, session, self.entry, made.moment),
+        )
         stop = threading.Event()
 
         def done(count: int) -> None:
@@ -218,4 +244,5 @@ class _Saving:
             connections=connections.rows(moment.connections),
             halted=moment.halted,
             stops=moment.stops,
+            entry=self.entry,
         )

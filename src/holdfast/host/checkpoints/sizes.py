@@ -16,7 +16,7 @@ from holdfast.host.processes.process import read_proc
 
 _DELETED: Final = " (deleted)"
 _MEMFD: Final = "/memfd:"
-_ANONYMOUS: Final = ("/dev/zero", _MEMFD)  # names of memory that processes share
+_ANONYMOUS: Final = ("/dev/zero", _MEMFD)  # and deleted files: memory that processes share
 _BLOCK_BYTES: Final = 512
 _SMAPS_BYTES: Final = 4 << 20
 
@@ -83,7 +83,9 @@ def _shared(pid: int) -> Iterator[tuple[int, int]]:
 
 
 def _is_shared(fields: list[str]) -> bool:
-    return len(fields) > 5 and fields[1].endswith("s") and fields[5].startswith(_ANONYMOUS)
+    if len(fields) < 6 or not fields[1].endswith("s"):
+        return False
+    return fields[5].startswith(_ANONYMOUS) or fields[-1] == _DELETED.strip()
 
 
 def _lines(pid: int, name: str) -> list[str]:

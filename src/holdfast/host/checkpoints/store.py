@@ -64,6 +64,7 @@ class Checkpoints:
         self.files: Files = files or DiskFiles()
         self.public = agreement.public(keys.images_key(machine))  # to which images are sealed
         self.trusted: Callable[[bytes], bool] = lambda maker: maker == machine.public
+        self.maker = machine.public.hex()  # of the checkpoints made here
         self._machine, self._keep, self._most = machine, keep, most
 
     @property
@@ -397,7 +398,9 @@ def write_plan(directory: str, request: wire.Spawn) -> None:
     """Store how a session was made, without its environment and output, which may have secrets."""
     plan = request._replace(argv=(b"saved",), env=(), label=b"", cwd=b"/", thaw=b"", criu=())
     plan = plan._replace(base=0, ring_tail=b"", accepted=0, origins=())
-    Path(directory, PLAN).write_bytes(wire.spawn(plan))
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    with open(os.open(Path(directory, PLAN), flags, 0o600), "wb") as f:
+        f.write(wire.spawn(plan))
 
 
 def read_plan(data: bytes) -> wire.Spawn:

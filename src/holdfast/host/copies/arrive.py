@@ -235,6 +235,17 @@ def travelling(home: Home, session: str, label: Mapping[str, Any]) -> list[tuple
     return [*roots, *(one for one in shared if not came or one[2] != one[1])]
 
 
+def came(home: Home, session: str) -> bool:
+    return os.path.isdir(f"{home.state}/{ARRIVED}/{session}")
+
+
+def places(home: Home, session: str, label: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Of a session that arrived: its shared places, and where their files are on this machine."""
+    if not came(home, session):
+        return []
+    return [(top, own) for role, top, own in travelling(home, session, label) if role == SHARED]
+
+
 def _inside_another(path: str, places: list[str]) -> bool:
     return any(path != top and within(path, top) for top in places if top)
 

@@ -12,78 +12,50 @@ import asyncio
 import contextlib
 import math
 import time
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.core.checkpoint import copies
-from holdfast.core.checkpoint.copies import Copy
+from holdfast.core.checkpoint.copies import SHARED, Copy
 from holdfast.core.record.record import host_fact
-from holdfast.host.checkpoints.incarnations import Incarnations, Restored
-from holdfast.host.copies import arrive, errands, trusted
+from holdfast.host.checkpoints.incarnations import Restored
+from holdfast.host.copies import arrive, errands, trees, trusted
 from holdfast.host.copies.arrive import COPIED, MOVED
 from holdfast.host.copies.moving import Moving
 from holdfast.host.copies.outgoing import Outgoing
 from holdfast.host.copies.received import Received
-from holdfast.host.copies.sending import MOVE, Maker, Sending
-from holdfast.host.leases.fences import Leases, Waiting, silent
+from holdfast.host.copies.sending import MOVE, Sending
+from holdfast.host.leases.fences import Waiting, silent
 from holdfast.host.processes.halt import execution
 from holdfast.host.runtime.notify import log_errors
 from holdfast.host.runtime.tasks import to_the_end, wait_out
 from holdfast.host.storage import store
 from holdfast.host.storage.store import SessionRow
 from holdfast.model import signing
-from holdfast.model.errors import HoldfastError, NotFound, Refused, Unavailable
+from holdfast.model.errors import HoldfastError, NotFound, Refused, Saved, Unavailable
 
 if TYPE_CHECKING:
     from holdfast.home.keys import Identity
     from holdfast.home.machines import Machine
-    from holdfast.host.lifecycle.adoption import Adoptions
-    from holdfast.host.processes.halt import Halter
-    from holdfast.host.relays.uplinks import Uplinks
-    from holdfast.host.runtime.tasks import Tasks
+    from holdfast.host.copies.engine import Engine
     from holdfast.host.session.session import Session
-    from holdfast.host.storage.events import Events
-    from holdfast.host.storage.store import Store
 
 Json = dict[str, Any]
 ASK_S: Final = 10.0  # for another machine to say whether it has taken a session over
-ASK_AGAIN_S: Final = 300.0
-ASKED_AT_ONCE: Final = 4  # sessions; each question is a process
+ASK_AGAIN_S: Final = 10.0  # or ASK_EACH_S for each session, if that is longer
+ASK_EACH_S: Final = 1.0  # each question is a process
+ASKED_AT_ONCE: Final = 4  # sessions
 OFFERED_S: Final = 7 * 86400.0  # after this time an incomplete copy is forgotten
+TOLD_S: Final = 2.0  # between two messages to a client that waits for a restore or a move
 LOOK_S: Final = 1.0  # between two looks at the lines to the relays
+TAKEN_OVER: Final = "taken_over"  # the kind of the entry in the record
 
 
-class Engine(Maker, Protocol):
-    """The parts of the engine that this room needs."""
+class Present(NamedTuple):
+    """How an ended session is shown."""
 
-    @property
-    def adoptions(self) -> Adoptions: ...
-
-    @property
-    def incarnations(self) -> Incarnations: ...
-
-    @property
-    def halter(self) -> Halter: ...
-
-    @property
-    def events(self) -> Events: ...
-
-    @property
-    def leases(self) -> Leases: ...
-
-    @property
-    def store(self) -> Store: ...
-
-    @property
-    def tasks(self) -> Tasks: ...
-
-    @property
-    def uplinks(self) -> Uplinks: ...
-
-    @property
-    def ended(self) -> dict[str, SessionRow]: ...
-
-    @property
-    def unreachable(self) -> dict[str, str]: ...
+    state: str
+    reason: str
 
 
 class Copies:
@@ -176,17 +148,49 @@ class Copies:
             self._engine.ended.pop(row.id)
             self._engine.store.post(store.forget(row.id))
 
+    def present(self, row: SessionRow) -> Present:
+        """The state of an ended session, and the reason, also while it is restored or moved."""
+        coming = self._engine.incarnations.coming.get(row.id)
+        if coming is not None:
+            what = f"from {coming.checkpoint}" if coming.checkpoint else "without its memory"
+            return Present("restoring", f"{coming.operator} restores it {what}")
+        if (to := self.moving.target(row.id)) is not None:
+            return Present(row.state, f"it is being moved to {to.machine}")
+        return Present(row.state, row.reason)
+
+    async def settled(self, row: SessionRow, tell: Callable[[Json], None]) -> None:
+        """Wait until no restore and no move of an ended session is under way."""
+        while (over := self._over(row.id)) is not None:
+            coming, to = self._engine.incarnations.coming.get(row.id), self.moving.target(row.id)
+            away = {"machine": to.machine} if coming is None and to is not None else {}
+            tell({"name": row.name, **away})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TOLD_S):
+                    await over.wait()
+
+    def _over(self, session: str) -> asyncio.Event | None:
+        coming, to = self._engine.incarnations.coming.get(session), self.moving.target(session)
+        return coming.over if coming is not None else to.over if to is not None else None
+
     def refuse(self, word: str) -> None:
         """Refuse a caller that needs a running session, with what brings it back."""
         self.refuse_elsewhere(word)
+        for row in self._engine.ended.values():
+            if word not in (row.id, row.name) or row.id in self._engine.incarnations.coming:
+                continue
+            if (went := self.elsewhere(row)) is not None and went["epoch"] is None:
+                raise Saved(
+                    f"session {row.name} is being moved to {went['machine']}",
+                    f"wait until {went['machine']} has it, or gives it back",
+                )
         self._engine.incarnations.refuse_if_saved(word)
 
     def refuse_elsewhere(self, word: str) -> None:
         """Refuse a caller that needs a session of another machine."""
         for row in self._engine.ended.values():
             if word in (row.id, row.name) and row.state in (MOVED, COPIED):
-                where = row.reason.removeprefix("fenced: ")
-                machine = (self.sending.noted(row.id, MOVE) or {}).get("machine", "MACHINE")
+                where, went = row.reason.partition(": ")[2] or row.reason, self.elsewhere(row)
+                machine = went["machine"] if went else "MACHINE"
                 raise NotFound(
                     f"session {row.name} is not here: {where}",
                     f"name it as {machine}/{row.name}; `holdfast machines` lists the machines that "
@@ -194,7 +198,20 @@ class Copies:
                     what="session",
                     word=word,
                     known_as=[row.id, row.name],
+                    **({"elsewhere": went} if went else {}),
                 )
+
+    def elsewhere(self, row: SessionRow) -> Json | None:
+        """The machine that has the session of this row, or takes it over: `epoch` is null then."""
+        if row.id in self._engine.incarnations.coming:
+            return None
+        note = self.sending.noted(row.id, MOVE)
+        if note is not None and (row.state in (MOVED, COPIED) or not note.get("epoch")):
+            return {"machine": note["machine"], "key": note["key"], "epoch": note.get("epoch")}
+        if row.state == COPIED and (found := self.received.of(row.id)):
+            newest = found[-1]
+            return {"machine": newest.sender_name, "key": newest.sender, "epoch": newest.epoch}
+        return None
 
     def is_copy(self, session: str) -> bool:
         """Whether the session is another machine's, and this machine has copies of it."""
@@ -220,7 +237,8 @@ class Copies:
             raise Refused(
                 f"the session goes on at {found.get('machine')} as incarnation "
                 f"{found.get('epoch')}",
-                "attach to it there; `holdfast forget` removes what is left of it here",
+                "`holdfast attach SESSION` goes there; `holdfast forget SESSION` removes what is "
+                "left of it here",
             )
 
     async def may_wake(self, session: str) -> None:
@@ -263,10 +281,12 @@ class Copies:
         lost: bool,
         stated: bool = False,
         waiting: Waiting = silent,
+        begins: Callable[[], None] = lambda: None,
     ) -> Restored:
         """Begin the next incarnation of another machine's session here.
 
         `lost`: that machine has not let go. `stated`: an operator says that the machine is gone.
+        `begins`: called when the caller cannot cancel it any more.
         """
         async with self._taking.setdefault(copy.session, asyncio.Lock()):
             engine, session = self._engine, copy.session
@@ -277,19 +297,34 @@ class Copies:
             if not (sender := self.received.sender(session, copy.checkpoint)):
                 raise NotFound("the copy was withdrawn")
             self.list_copy(copy, taken=True)
+            listed = engine.ended.get(session) or arrive.row_of(copy, sender)
             went = self.sending.noted(session, MOVE)
+            changed = await in_thread(self._changed, copy)
             taken = await in_thread(self.received.taken_of, session, sender)
             epoch = taken["epoch"] if taken else copies.next_epoch(copy.epoch, lost)
             try:
-                work = self._begin(copy, epoch, sender, operator, lost, stated, waiting)
-                made = await to_the_end(work, lambda: True)
+                work = self._begin(copy, epoch, sender, operator, lost, stated, waiting, begins)
+                with engine.incarnations.restoring(listed, copy.checkpoint, operator):
+                    made = await to_the_end(work, lambda: True)
             except BaseException:
                 if went is not None:
                     self.sending.note(session, MOVE, went)
                 raise
-            self._record(made.session, copy, lost)
+            files = self._arrived(made.session, changed)
+            facts = _facts(copy, made.session.record.epoch, lost)
+            made.session.event("session.taken_over", **facts, files=[*files])
             await in_thread(self.received.drop, session)
-            return made
+            return made._replace(files=files)
+
+    def _arrived(self, session: Session, changed: Mapping[str, int | None]) -> tuple[Json, ...]:
+        """Where the shared places of the session are now, as the contract's ArrivedFiles."""
+        found = arrive.places(self._engine.home, session.id, session.label)
+        return tuple({"path": p, "place": own, "changed": changed.get(p)} for p, own in found)
+
+    def _changed(self, copy: Copy) -> dict[str, int | None]:
+        """How far the original places here differ from what the session took along."""
+        state, tops = self._engine.home.state, [r.target for r in copy.roots if r.role == SHARED]
+        return {top: trees.changed(state, copy.session, top) for top in tops}
 
     async def _begin(
         self,
@@ -300,12 +335,14 @@ class Copies:
         lost: bool,
         stated: bool,
         waiting: Waiting,
+        begins: Callable[[], None],
     ) -> Restored:
         engine, session, in_thread = self._engine, copy.session, self._engine.halter.in_thread
         await self._clear(session)
         manifest = await arrive.lay_out(
             engine, engine.incarnations.checkpoints, self.received, copy
         )
+        await engine.journal.once.arrive(session, manifest.once)
         row = arrive.row_of(copy, operator)
         row.epoch, row.name = epoch - 1, self._free(copy.name)
         if not lost:
@@ -319,7 +356,13 @@ class Copies:
             try:
                 await wait_out(in_thread(*claim))
                 return await engine.incarnations.restore(
-                    row, manifest, operator, take=_taken, how="move"
+                    row,
+                    manifest,
+                    operator,
+                    take=_taken,
+                    how="move",
+                    begins=begins,
+                    claimed=lambda epoch: self._record(copy, epoch, lost, manifest.label),
                 )
             except BaseException:
                 await in_thread(self.received.untake, session, sender)
@@ -340,21 +383,16 @@ class Copies:
         taken = {one.name for one in self._engine.sessions.values()}
         return next(n for n in (name, *(f"{name}-{i}" for i in range(2, 2000))) if n not in taken)
 
-    def _record(self, session: Session, copy: Copy, lost: bool) -> None:
-        number, head = copy.record
-        facts = {
-            "from": copy.sender_name,
-            "machine": copy.sender,
-            "at": copy.at,
-            "epoch": session.record.epoch,
-            "was": copy.epoch,
-            "act": number,
-            "head": head,
-            "lost": lost,
-        }
-        session.event("session.taken_over", **facts)
+    def _record(self, copy: Copy, epoch: int, lost: bool, label: Json) -> None:
+        """Begin the record of a session here: the entry names the end of the old record."""
+        facts = _facts(copy, epoch, lost)
+        at_ms = int(facts.pop("at") * 1000)
+        found = arrive.places(self._engine.home, copy.session, label)
+        facts["files"] = [{"path": path, "place": own} for path, own in found]
         self._engine.journal.post(
-            host_fact(session.id, session.record.epoch, "taken_over", "host", "host", facts=facts)
+            host_fact(
+                copy.session, epoch, TAKEN_OVER, "host", "host", facts={**facts, "at_ms": at_ms}
+            )
         )
 
     # ------------------------------------------------------------ sent from here
@@ -366,15 +404,18 @@ class Copies:
 
     async def _watch(self) -> None:
         """Ask whether sessions were taken over: at the start, after a loss of the relay, later."""
-        asked, before = -math.inf, ""
+        asked, before, pause = -math.inf, "", ASK_AGAIN_S
         while True:
             now, state = time.monotonic(), self._engine.uplinks.state
             again = state == "registered" != before
             before = state
-            if again or now - asked > ASK_AGAIN_S:
-                asked = now
+            if again or now - asked > pause:
                 with log_errors("questions about copies"):
-                    await self._ask_all(await self._engine.halter.in_thread(self._away))
+                    sessions = await self._engine.halter.in_thread(self._away)
+                    pause = max(ASK_AGAIN_S, ASK_EACH_S * len(sessions))
+                    await self._ask_all(sessions)
+                asked = time.monotonic()  # a machine that is silent makes a round long
+                pause = max(pause, asked - now)
             await asyncio.sleep(LOOK_S)
 
     def _away(self) -> list[str]:
@@ -421,7 +462,7 @@ class Copies:
     async def gone(self, session_id: str, name: str, key: str, epoch: int) -> None:
         """The session goes on at another machine: end its incarnation here, whatever it does."""
         engine, session = self._engine, self._engine.sessions.get(session_id)
-        reason = _elsewhere(name, epoch)
+        reason = _elsewhere(name, epoch, "moved" if session is None else "fenced")
         facts = {"machine": name, "key": key, "epoch": epoch, "reason": reason}
         self.sending.note(session_id, MOVE, {"machine": name, "key": key, "epoch": epoch})
         if session is not None:
@@ -465,8 +506,22 @@ class Copies:
         await in_thread(self.sending.forget, session)
 
 
-def _elsewhere(machine: str, epoch: object) -> str:
-    return f"fenced: it goes on at {machine} as incarnation {epoch}"
+def _facts(copy: Copy, epoch: int, lost: bool) -> Json:
+    number, head = copy.record
+    return {
+        "from": copy.sender_name,
+        "machine": copy.sender,
+        "at": copy.at,
+        "epoch": epoch,
+        "was": copy.epoch,
+        "act": number,
+        "head": head,
+        "lost": lost,
+    }
+
+
+def _elsewhere(machine: str, epoch: object, how: str = "moved") -> str:
+    return f"{how}: it goes on at {machine} as incarnation {epoch}"
 
 
 async def _taken(row: SessionRow) -> None:

@@ -14,10 +14,15 @@ from holdfast.home.machines import Machine
 from holdfast.model.errors import PeerFault, TimedOut, Unavailable, from_wire
 
 Json = dict[str, Any]
-Told = Callable[[int, int], None]
+# Bytes that arrived, of all; the wall clock's time when a silent machine is given up, or 0.0.
+Told = Callable[[int, int, float], None]
 ASK_S: Final = 15.0
 LINE_BYTES: Final = 4 << 20
 SILENCE_S: Final = 900.0  # between two lines of the courier
+
+
+def untold(done: int, of: int, until: float) -> None:
+    """For a caller that shows no progress."""
 
 
 async def ask(machine: Machine, op: str, wait_s: float = ASK_S, /, **fields: Any) -> Json:
@@ -43,7 +48,7 @@ def epoch_of(said: Json) -> int:
     return epoch
 
 
-async def run(machine: Machine, errand: Json, told: Told = lambda done, of: None) -> Json:
+async def run(machine: Machine, errand: Json, told: Told = untold) -> Json:
     """The result of an errand; its error as an exception. A caller that leaves ends the process."""
     try:
         return await _run(machine, errand, told)
@@ -74,7 +79,7 @@ async def _run(machine: Machine, errand: Json, told: Told) -> Json:
                 raise Unavailable("the courier died", "try again; see host.log")
             said = json.loads(line)
             if "progress" in said:
-                told(int(said["progress"]), int(said["of"]))
+                told(int(said["progress"]), int(said["of"]), float(said.get("until", 0.0)))
             elif "error" in said:
                 raise from_wire(said["error"])
             else:

@@ -11,19 +11,24 @@
 If a step before 5 fails, the session is restored here. After step 5 the other machine decides: it
 has taken the session, or it withdraws the copy and cannot take it any more. Until it answers, the
 session runs at neither place. A host that dies at any step goes on from `move.json`.
+
+The caller can give the move up until the last checkpoint of step 3 is stored: no process has ended.
+From then on the move goes on without the caller.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from holdfast.core.checkpoint import copies
 from holdfast.host.checkpoints.save import examine, save
 from holdfast.host.copies import errands
 from holdfast.host.copies.sending import MOVE, Sending
+from holdfast.host.runtime.progress import Progress, given_up
+from holdfast.host.runtime.tasks import to_the_end
 from holdfast.host.storage.store import SessionRow
 from holdfast.model import signing
 from holdfast.model.errors import (
@@ -38,13 +43,13 @@ from holdfast.model.probe import probe
 
 if TYPE_CHECKING:
     from holdfast.home.machines import Machine
-    from holdfast.host.copies.copies import Engine
+    from holdfast.host.copies.engine import Engine
     from holdfast.host.session.session import Session
 
 Json = dict[str, Any]
-Tell = Callable[[str, int], None]
 TAKE_S: Final = 180.0  # for the other machine to restore the session
 WITHDRAW_S: Final = 15.0
+FILES_MAX: Final = 1000  # places that another machine names
 RESTORES: Final = 8  # attempts to bring a session back
 
 
@@ -65,12 +70,25 @@ class Moved(NamedTuple):
     sent: int
     stood_ms: float
     took_ms: float
+    files: tuple[Json, ...] = ()  # where they are there, in the words of that machine
+
+
+class Target(NamedTuple):
+    """The machine of a move under way.
+
+    `over`: set when the move has succeeded or failed. `late`: set when it cannot be given up any
+    more.
+    """
+
+    machine: str
+    over: asyncio.Event
+    late: asyncio.Event
 
 
 class Moving:
     def __init__(self, engine: Engine, sending: Sending, files: Gone) -> None:
         self._engine, self._sending, self._files = engine, sending, files
-        self._under_way = set[str]()
+        self._under_way = dict[str, Target]()
         engine.incarnations.may_restore = self._refuse
 
     def _refuse(self, session: str) -> None:
@@ -85,53 +103,95 @@ class Moving:
     # ------------------------------------------------------------ a move
 
     async def drain(self, session: Session, to: str) -> str:
-        """Move a session off a machine that is drained; returns the machine's name."""
-        machine = self._files.trusted(to)
-        return (await self.move(session, machine, "drain", lambda step, done: None)).machine
+        """Move a session off a machine that is drained; returns the machine's name.
 
-    async def move(self, session: Session, machine: Machine, operator: str, tell: Tell) -> Moved:
+        A caller that gives up does not wait for a move that goes on.
+        """
+        machine = self._files.trusted(to)
+        work = self._engine.tasks.spawn(self.move(session, machine, "drain", Progress()))
+        try:
+            return (await asyncio.shield(work)).machine
+        except asyncio.CancelledError:
+            work.cancel()
+            if (target := self._under_way.get(session.id)) is not None:
+                passed = asyncio.ensure_future(target.late.wait())
+                await asyncio.wait({work, passed}, return_when=asyncio.FIRST_COMPLETED)
+                passed.cancel()
+            raise
+
+    async def move(
+        self, session: Session, machine: Machine, operator: str, tell: Progress
+    ) -> Moved:
+        """The caller can cancel it until the last checkpoint is stored."""
         self.refuse_under_way(session.id, session.name)
-        self._under_way.add(session.id)
-        # To its end, whether or not the client stays.
-        work = self._engine.tasks.spawn(self._move(session, machine, operator, tell))
-        work.add_done_callback(lambda _: self._under_way.discard(session.id))
-        return await asyncio.shield(work)
+        target = Target(machine.name, asyncio.Event(), asyncio.Event())
+        self._under_way[session.id] = target
+        try:
+            work = self._beside(self._move(session, machine, operator, tell, target.late))
+            return await to_the_end(work, lambda: not target.late.is_set())
+        finally:
+            del self._under_way[session.id]
+            target.over.set()
+
+    async def _beside(self, work: Coroutine[Any, Any, Moved]) -> Moved:
+        """With the tasks of the engine, which end when the host does."""
+        return await self._engine.tasks.spawn(work)
+
+    def target(self, session: str) -> Target | None:
+        """The machine that a session is being moved to."""
+        return self._under_way.get(session)
 
     def refuse_under_way(self, session: str, name: str) -> None:
         """Refuse an act that would begin an incarnation beside the one that is being moved."""
         if session in self._under_way:
             raise Refused(f"{name} is being moved", "wait until that is over")
 
-    async def _move(self, session: Session, machine: Machine, operator: str, tell: Tell) -> Moved:
+    async def _move(
+        self,
+        session: Session,
+        machine: Machine,
+        operator: str,
+        tell: Progress,
+        late: asyncio.Event,
+    ) -> Moved:
         began, checkpoints = time.monotonic(), self._engine.incarnations.checkpoints
         found = await examine(checkpoints, session)
         if not found.possible:
             why = "; ".join(found.blockers)
             raise Impossible(f"{session.name} cannot be moved: {why}", "the session goes on here")
+        tell.until(f"asks {machine.name}", 0, time.time() + errands.ASK_S)
         known = await self._sending.ask_whether(session, machine, found.bytes)
         await self._engine.leases.known(session.id)  # the store has to answer at the end too
         tell("examined", found.bytes)
-        label, halter = session.label, self._engine.halter
+        label, halter, journal = session.label, self._engine.halter, self._engine.journal
 
-        def told(done: int, of: int) -> None:
-            tell("sent", done)
+        def told(done: int, of: int, until: float) -> None:
+            tell.until(f"{machine.name} does not answer" if until else "sent", done, until)
 
-        made = await save(checkpoints, session, operator, False, tell, halter)
+        made = await save(checkpoints, session, operator, False, tell, halter, journal)
+        if given_up():
+            raise asyncio.CancelledError
+        tell("sent", 0)
         first = await self._sending.send(session.id, label, made, machine, known, told)
         probe("move.copied")
         note: Json = {"machine": machine.name, "key": signing.show(machine.key), "by": operator}
         self._sending.note(session.id, MOVE, note)
         stopped, saved_before = time.monotonic(), session.end_of.saved_as  # by an eviction
+        session.end_of.bound_for = machine.name
         try:
-            made = await save(checkpoints, session, operator, True, tell, halter)
+            made = await save(checkpoints, session, operator, True, tell, halter, journal)
+            late.set()
+            tell.goes_on("stopped")
             await asyncio.shield(session.ended)
         except BaseException:
+            session.end_of.bound_for = ""
             if session.end_of.saved_as == saved_before:  # else the next host brings it back
                 self._sending.note(session.id, MOVE, None)
             raise
         probe("move.stopped")
         offered = {**note, "offered": True, "checkpoint": made.id}
         try:
+            tell("sent", 0)
             sent = await self._sending.send(session.id, label, made, machine, known, told)
             self._sending.note(session.id, MOVE, offered)
             probe("move.offered")
@@ -139,7 +199,8 @@ class Moving:
         except Exception as e:
             await self._back_here(session.id, note)
             raise _back(session.name, machine.name, e) from e
-        epoch = await self._hand_over(session.id, session.name, machine, offered)
+        tell.until(f"{machine.name} restores it", 0, time.time() + TAKE_S)
+        epoch, files = await self._hand_over(session.id, session.name, machine, offered)
         return Moved(
             machine.name,
             epoch,
@@ -147,9 +208,12 @@ class Moving:
             first.sent + sent.sent,
             round((time.monotonic() - stopped) * 1000, 1),
             round((time.monotonic() - began) * 1000, 1),
+            files,
         )
 
-    async def _hand_over(self, session: str, name: str, machine: Machine, offered: Json) -> int:
+    async def _hand_over(
+        self, session: str, name: str, machine: Machine, offered: Json
+    ) -> tuple[int, tuple[Json, ...]]:
         """Let the other machine take the session. It is offered: only that machine decides."""
         try:
             fields = {"id": session, "checkpoint": offered["checkpoint"]}
@@ -170,7 +234,7 @@ class Moving:
             raise
         probe("move.taken")
         await self._files.gone(session, machine.name, signing.show(machine.key), epoch)
-        return epoch
+        return epoch, _files(said)
 
     async def _withdrawn(self, session: str, machine: Machine, note: Json) -> bool:
         """Whether the other machine cannot take the session over any more."""
@@ -261,6 +325,20 @@ class Moving:
                 return bool(after.get("epoch"))
         await self._bring_back(session, note)
         return True
+
+
+def _files(said: Json) -> tuple[Json, ...]:
+    """Where the files are; the other machine may say anything."""
+    found = said.get("files")
+    return tuple(
+        {"path": path, "place": place, "changed": changed if type(changed) is int else None}
+        for path, place, changed in (
+            (one.get("path"), one.get("place"), one.get("changed"))
+            for one in (found if isinstance(found, list) else ())[:FILES_MAX]
+            if isinstance(one, dict)
+        )
+        if isinstance(path, str) and isinstance(place, str)
+    )
 
 
 def _back(name: str, machine: str, error: Exception) -> Impossible:

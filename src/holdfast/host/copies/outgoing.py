@@ -14,19 +14,21 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.core.checkpoint import copies
 from holdfast.core.checkpoint.manifest import Manifest
 from holdfast.host.checkpoints.save import save
-from holdfast.host.copies import trusted
+from holdfast.host.copies import errands, trusted
 from holdfast.host.copies.sending import AGAIN, EVERY, Known, Sending, Sent
 from holdfast.host.runtime.notify import log_error
+from holdfast.host.runtime.progress import Progress, given_up
 from holdfast.model import signing
-from holdfast.model.errors import HoldfastError, TimedOut, Unavailable
+from holdfast.model.errors import HoldfastError, Refused, TimedOut, Unavailable
 
 if TYPE_CHECKING:
     from holdfast.home.machines import Machine
-    from holdfast.host.copies.copies import Engine
+    from holdfast.host.copies.engine import Engine
     from holdfast.host.session.session import Session
 
 Json = dict[str, Any]
 LOOK_S: Final = 1.0  # between two looks at a session that cannot be saved now
+GIVEN_UP: Final = "the caller gave the sending up"
 ENDED_LOOK_S: Final = 10.0  # between two looks at a session that may be restored
 
 
@@ -53,27 +55,39 @@ class Outgoing:
         machine: Machine,
         operator: str,
         stop: bool = False,
-        tell: Any = lambda step, done: None,
+        tell: Progress | None = None,
     ) -> tuple[Manifest, Sent | HoldfastError]:
-        """A checkpoint that also goes to another machine. A failure to send keeps it here."""
+        """A checkpoint that also goes to another machine. A failure to send keeps it here.
+
+        So does a caller that gives up while it is sent, if it has given `tell`.
+        """
         known: Known | HoldfastError
+        asked, tell = tell is not None, tell or Progress()
+        tell.until(f"asks {machine.name}", 0, time.time() + errands.ASK_S)
         try:
             known = await self._sending.ask_whether(session, machine)
         except (Unavailable, TimedOut) as e:
             known = e
-        checkpoints, halter = self._engine.incarnations.checkpoints, self._engine.halter
-        made = await save(checkpoints, session, operator, stop, tell, halter)
+        engine = self._engine
+        checkpoints, halter = engine.incarnations.checkpoints, engine.halter
+        made = await save(checkpoints, session, operator, stop, tell, halter, engine.journal)
 
-        def told(done: int, of: int) -> None:
-            tell("sent", done)
+        def told(done: int, of: int, until: float) -> None:
+            tell.until(f"{machine.name} does not answer" if until else "sent", done, until)
 
         try:
             if isinstance(known, HoldfastError):
                 raise known
+            if given_up():
+                raise asyncio.CancelledError
+            tell("sent", 0)
             sent = await self._sending.send(session.id, session.label, made, machine, known, told)
-        except HoldfastError as e:
-            self._not_sent(session.id, machine.name, made.id, e)
-            return made, e
+        except (HoldfastError, asyncio.CancelledError) as e:
+            if isinstance(e, asyncio.CancelledError) and not asked:
+                raise  # a schedule ends
+            failed = e if isinstance(e, HoldfastError) else Refused(GIVEN_UP)
+            self._not_sent(session.id, machine.name, made.id, failed)
+            return made, failed
         self._sent(session, machine, sent)
         return made, sent
 
@@ -138,6 +152,15 @@ class Outgoing:
         }
         self._sending.note(session, EVERY, kept)
         self._schedule(session)
+
+    def send_as_scheduled(self, session: Session, made: Manifest) -> None:
+        """Send a checkpoint to the machine of the session's schedule, if it has one."""
+        if (kept := self._sending.noted(session.id, EVERY)) is None:
+            return
+        try:
+            self.try_again(session, trusted.find(self._engine.home, kept["to"]), made)
+        except HoldfastError as e:  # the machine is not trusted any more
+            self._not_sent(session.id, kept["machine"], made.id, e)
 
     def end_schedule(self, session: str) -> None:
         if (task := self._schedules.pop(session, None)) is not None:

@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -27,8 +27,10 @@ from holdfast.host.checkpoints.copies import Copies as CheckpointCopies
 from holdfast.host.checkpoints.objects import write_whole
 from holdfast.host.checkpoints.store import Checkpoints
 from holdfast.host.copies import arrive, errands, facts, trees
+from holdfast.host.copies.errands import Told, untold
 from holdfast.host.copies.trees import OUTBOX, Outbox
 from holdfast.host.lifecycle import prepare
+from holdfast.host.runtime.tasks import wait_out
 from holdfast.model import signing
 from holdfast.model.errors import HoldfastError, Impossible, PeerFault
 from holdfast.model.ids import is_session_id
@@ -58,6 +60,10 @@ class Known(NamedTuple):
     machine: copies.Machine
     needs: tuple[Need, ...]
     images: bytes
+    free: int  # bytes that copies may still take there
+
+
+PLAIN: Final = "it is a plain session, whose programs use files and process numbers of this machine"
 
 
 class Sent(NamedTuple):
@@ -99,6 +105,11 @@ class Sending:
 
     async def ask_whether(self, session: Session, machine: Machine, size: int = 0) -> Known:
         """Ask the other machine whether the session could go on there; Impossible if not."""
+        if session.layout.get("layout") != "contained":
+            raise Impossible(
+                f"{session.name} stays on this machine: {PLAIN}",
+                "contained sessions (`new --contained`) can go to other machines",
+            )
         here, needs = await self._look(session)
         said = await errands.ask(
             machine,
@@ -108,7 +119,7 @@ class Sending:
             bytes=size,
         )
         try:
-            return Known(here, needs, bytes.fromhex(said["images"]))
+            return Known(here, needs, bytes.fromhex(said["images"]), int(said["free"]))
         except (KeyError, ValueError, TypeError) as e:
             raise PeerFault(f"{machine.name} names no key for images") from e
 
@@ -121,14 +132,15 @@ class Sending:
         manifest: Manifest,
         machine: Machine,
         known: Known,
-        told: Callable[[int, int], None] = lambda done, of: None,
+        told: Told = untold,
     ) -> Sent:
         """Deliver a checkpoint with its files. A failure leaves what has arrived for later."""
         async with self._locks.setdefault(session, asyncio.Lock()):
             for attempt in range(2):
-                packed = await self._maker.threads.of(
+                packing = self._maker.threads.of(
                     session, self._pack, session, label, manifest, machine, known
                 )
+                packed = await wait_out(packing)
                 try:
                     done = await errands.run(machine, packed.errand, told)
                     break
@@ -144,7 +156,10 @@ class Sending:
                 int(done["sent"]),
                 round(float(done["took_ms"]), 1),
             )
-            await self._maker.threads.of(session, self._delivered, session, machine, packed, sent)
+            filing = self._maker.threads.of(
+                session, self._delivered, session, machine, packed, sent
+            )
+            await wait_out(filing)
             return sent
 
     def _pack(

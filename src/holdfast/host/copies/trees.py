@@ -25,6 +25,7 @@ from holdfast.core.checkpoint.copies import (
     Root,
 )
 from holdfast.host.lifecycle.contained.disk import below, open_directory
+from holdfast.host.processes.process import boot_id
 from holdfast.model import ids
 from holdfast.model.errors import Impossible, NotFound
 
@@ -46,15 +47,20 @@ class Outbox:
     """Contents of a session that are to be sent; a sent content leaves the outbox.
 
     <state>/outbox/SESSION/ has `objects`, the hashes of contents that the other machine has
-    (`sent.json`), and the signatures of files that were read before (`index.json`).
+    (`sent.json`), and the signatures of files that were read before, with the boot (`index.json`).
+    Nothing here is synced. So contents of another boot may be torn, and are kept again.
     """
 
     def __init__(self, state: str, session: str) -> None:
         self.top = place(state, session)
         self.objects = self.top / _OBJECTS
+        index = _read(self.top / _INDEX)
+        if index.get("boot") != boot_id():
+            shutil.rmtree(self.objects, ignore_errors=True)
+            index = {}
         for directory in (self.top.parent, self.top, self.objects):
             directory.mkdir(mode=0o700, exist_ok=True)
-        self._index: dict[str, list[Any]] = _read(self.top / _INDEX)
+        self._index: dict[str, list[Any]] = index.get("files", {})
         self._fresh: dict[str, list[Any]] = {}
         self._entries = self._bytes = 0
 
@@ -142,10 +148,7 @@ class Outbox:
     def _content(
         self, at: int, name: str, path: str, status: os.stat_result, sent: set[str]
     ) -> tuple[int, str]:
-        signature = [
-            *(status.st_dev, status.st_ino, status.st_size),
-            *(status.st_mtime_ns, status.st_ctime_ns),
-        ]
+        signature = _signature(status)
         before = self._index.get(path)
         if before is not None and before[:5] == signature:
             size, sha = status.st_size, str(before[5])
@@ -171,7 +174,7 @@ class Outbox:
 
     def looked(self) -> None:
         """Remember the signatures, for the next copy."""
-        _write(self.top / _INDEX, self._fresh)
+        _write(self.top / _INDEX, {"boot": boot_id(), "files": self._fresh})
 
     def delivered(self, machine: str, hashes: Iterable[str]) -> None:
         """The other machine has all of these contents."""
@@ -182,6 +185,31 @@ class Outbox:
         """The other machine lacks contents that it had: all are kept again."""
         (self.top / _SENT).unlink(missing_ok=True)
         (self.top / _INDEX).unlink(missing_ok=True)
+
+
+def changed(state: str, session: str, top: str) -> int | None:
+    """How many files below `top` differ from those that were last sent; None: none was sent."""
+    files = _read(place(state, session) / _INDEX).get("files", {})
+    sent = {path: one for path, one in files.items() if path.startswith(f"{top}/")}
+    if not sent:
+        return None
+    found = 0
+    for above, _, names in os.walk(top):
+        for name in names:
+            with contextlib.suppress(OSError):
+                path = os.path.join(above, name)
+                status = os.stat(path, follow_symlinks=False)
+                if not stat.S_ISLNK(status.st_mode):
+                    found += sent.pop(path, [None])[:5] != _signature(status)
+    return found + len(sent)
+
+
+def _signature(status: os.stat_result) -> list[int]:
+    """Differs if the content of a file may differ."""
+    return [
+        *(status.st_dev, status.st_ino, status.st_size),
+        *(status.st_mtime_ns, status.st_ctime_ns),
+    ]
 
 
 def _entry(path: str, kind: str, status: os.stat_result, size: int = 0, ref: str = "") -> Entry:

@@ -411,9 +411,13 @@ def _checkpoints(found: Mapping[str, Outcome]) -> Outcome:
     contained = found["user-namespaces"].ok or found["root-namespaces"].ok
     if not found["criu"].ok:
         return failed("sessions cannot be saved: " + found["criu"].detail, found["criu"].fix)
-    if not contained or not found["file-tree"].ok:
-        return failed("only contained sessions can be saved, and there are none here")
-    return Outcome(True, "contained sessions, as root and as an ordinary user; plain ones cannot")
+    root = os.geteuid() == 0
+    if contained and found["file-tree"].ok:
+        plain = ", and plain ones" if root else "; plain ones only as root"
+        return Outcome(True, f"contained sessions{plain}")
+    if root:
+        return Outcome(True, "plain sessions; there are no contained ones here")
+    return failed("without root only contained sessions can be saved, and there are none here")
 
 
 CHECKS: tuple[Check | Derived, ...] = (

@@ -6,6 +6,7 @@ of their libraries is missing.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -49,13 +50,14 @@ def _leases(surroundings: Surroundings) -> Outcome:
             return judged(_timer_fires(), f"{said}{_CLOCK}", _CLOCK_FIX)
         store = open_store(home, settings)
         assert isinstance(store, EtcdStore)
-        have = version_of(store.version(ANSWER_S))
-        store.close()
+        with contextlib.closing(store):
+            have = version_of(store.version(ANSWER_S))
+            said = f"etcd {dotted(have)} answers"
+            if have < ETCD_MIN:
+                return failed(said, f"upgrade the members to etcd {dotted(ETCD_MIN)} or later")
+            store.check(ANSWER_S)
     except HoldfastError as error:
         return failed(error.message, error.recover)
-    said = f"etcd {dotted(have)} answers"
-    if have < ETCD_MIN:
-        return failed(said, f"upgrade the members to etcd {dotted(ETCD_MIN)} or later")
     return judged(_timer_fires(), f"{said}{_CLOCK}", _CLOCK_FIX)
 
 

@@ -211,14 +211,18 @@ class Descriptions:
 
 
 def _look(session: Session) -> tuple[str | None, Sequence[tuple[int, str]]]:
-    """The directory of the first program, and the words of the others. Runs in a thread."""
+    """The directory of the first program, and the words of the others. Runs in a thread.
+
+    A subshell, which has executed no program, has no words.
+    """
     first = session.record.root_pid
+    shell = process.read_argv(first) if session.commands.kind is not None else None
     found = list[tuple[int, str]]()
     for one in proc_scan.of_session(session.keeper_pid):
         if one.pid == first or one.state == "Z" or one.comm in _INITS:
             continue
-        if words := " ".join(process.read_argv(one.pid))[:RUNNING_CHARS]:
-            found.append((one.pid, words))
+        if argv := process.read_argv(one.pid):
+            found.append((one.pid, "" if argv == shell else " ".join(argv)[:RUNNING_CHARS]))
         if len(found) == RUNNING_KEPT:
             break
     return process.cwd_of(first), found

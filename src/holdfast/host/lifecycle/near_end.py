@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from holdfast.core.record.record import host_fact
+from holdfast.core.record.record import host_fact, shown
 from holdfast.core.session import incarnation, interruption, lifecycle
 from holdfast.core.session.incarnation import LastSeen, Lost
-from holdfast.host.leases.fences import Awaited
+from holdfast.host.leases.fence import Awaited
 from holdfast.host.lifecycle import limits, names, prepare
 from holdfast.host.lifecycle.beginning import Beginning, Complete
 from holdfast.host.lifecycle.contained import removal
@@ -38,6 +38,7 @@ from holdfast.host.storage.spool import Spool
 from holdfast.host.storage.store import SessionRow, Store
 from holdfast.model.contained import HOST, NETWORKS, NONE, OWN
 from holdfast.model.errors import HoldfastError, Impossible, Unavailable
+from holdfast.model.references import Ref
 from holdfast.wire import keeper as wire
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
 GONE_S: Final = 5.0  # for a program to end after its terminal is gone
 LOOK_S: Final = 0.05
+ENTRIES: Final = 500  # newest entries of a record, searched for the texts of acts
 
 
 class Loss(NamedTuple):
@@ -285,6 +287,7 @@ class NearEnd:
         found = await host.journal.unknown(record.id, self._in_flight.pop(record.id, []))
         in_flight = tuple(found[-incarnation.IN_FLIGHT_KEPT :])
         loss = Loss(reason, before, in_flight, why.notes, last)
+        known = await _with_words(host.journal, record.id, known)
         output = await host.threads.of(record.id, _stored, host.spooling.spool(record.id, 0))
         record = self._named(record)
         coming = await plan(host, record, known, loss, output)
@@ -321,6 +324,21 @@ class NearEnd:
         taken = {one.name for i, one in self._host.sessions.items() if i != record.id}
         name = names.free([record.name], taken) if record.name in taken else record.name
         return replace(record, name=name)
+
+
+async def _with_words(journal: Journal, session: str, known: Description) -> Description:
+    """The description with the texts of the acts that started subshells, by the record."""
+    last, texts = known.last, dict[str, str]()
+    if last is None or all(one.argv for one in last.running):
+        return known
+    with contextlib.suppress(Unavailable):
+        entries = list(map(shown, await journal.read(session, limit=ENTRIES, newest=True)))
+        contents = {one["seq"]: one["content"] for one in entries if one["phase"] == "intent"}
+        for one in entries:
+            if one["phase"] == "outcome" and (text := contents.get(one["intent"])):
+                texts[str(Ref(session, one["epoch"], one["facts"].get("act")))] = text
+    last = last._replace(running=incarnation.named(last.running, texts))
+    return Description(known.request, known.operator, last, known.shortened)
 
 
 class Next(NamedTuple):

@@ -220,7 +220,7 @@ class ActEffects:
             return
         one.recorded = shown
         epoch = session.record.epoch
-        facts = {"of": f"{session.ref}#{act}", "effects": shown}
+        facts: Shown = {"of": f"{session.ref}#{act}", "effects": shown}
         self._journal.post(
             host_fact(session.id, epoch, "effects", one.actor, "host", act=act, facts=facts)
         )

@@ -206,13 +206,16 @@ class BackgroundExits:
     async def recorded_exit(self, session: str, epoch: int, act: int) -> int | None:
         """The exit code of an act by the record; None: not recorded."""
         await self._journal.settled()
-        # In the outcome, and in the testimony `exit`.
-        named = (act, str(Ref(session, epoch, act)))
+        # In the outcome, and in the testimony `exit`, which a later incarnation may have given.
+        named, intent = (act, str(Ref(session, epoch, act))), None
         after = 0
         while found := await self._journal.read(session, after):
             for entry in map(shown, found):
                 facts = entry["facts"]
                 ours = entry["epoch"] == epoch and facts.get("act") in named
+                if ours and entry["phase"] == "outcome":
+                    intent = entry["intent"]
+                ours = ours or (intent is not None and facts.get("of") == intent)
                 if ours and isinstance(facts.get("exit_code"), int):
                     return int(facts["exit_code"])
             after = found[-1].seq

@@ -12,12 +12,15 @@ import contextlib
 import os
 import pwd
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.core.originators.originators import Shaped
 from holdfast.host.originators.writers import Writers
 from holdfast.host.processes.process import cwd_of
 from holdfast.host.session.session import Session
+
+if TYPE_CHECKING:
+    from holdfast.model.canonical import Canonical
 
 EACH_MAX: Final = 128  # files of one directory
 _FILES: Final = ("/etc/crontab", "/etc/anacrontab")
@@ -36,7 +39,7 @@ _UNITS: Final = ("/etc/systemd/system", "/run/systemd/system")
 _HOME_UNITS: Final = (".config/systemd/user", ".local/share/systemd/user")
 
 
-async def timers(writers: Writers, session: Session) -> list[dict[str, object]]:
+async def timers(writers: Writers, session: Session) -> list[dict[str, Canonical]]:
     """Scheduled jobs with their authors. A directory that does not answer in time is left out."""
     found = await writers.in_thread(session, candidates, f"/proc/{session.record.root_pid}")
     return _shown(await writers.authors(session, found or ()), session)
@@ -44,7 +47,7 @@ async def timers(writers: Writers, session: Session) -> list[dict[str, object]]:
 
 async def written(
     writers: Writers, session: Session, names: Iterable[object]
-) -> list[dict[str, object]]:
+) -> list[dict[str, Canonical]]:
     """The authors of these files.
 
     A relative path starts at the working directory of the session's program.
@@ -86,5 +89,5 @@ def _listed(root: str, where: str, ending: str) -> list[str]:
     return []
 
 
-def _shown(found: tuple[Shaped, ...], session: Session) -> list[dict[str, object]]:
+def _shown(found: tuple[Shaped, ...], session: Session) -> list[dict[str, Canonical]]:
     return [one.show(session.ref) for one in found]

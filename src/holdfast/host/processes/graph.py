@@ -86,10 +86,9 @@ def of_session(
 def members(groups: Groups, session: SessionProcesses) -> list[int]:
     """The pids of the session's processes."""
     group = groups.find(session.id, session.record.root_pid)
-    return sorted(
-        (groups.pids(group) if group else set())
-        | {one.pid for one in proc_scan.of_session(session.keeper_pid)}
-    )[:PROCESSES_MAX]
+    inside = groups.pids(group) - {proc_scan.hf_root(session.keeper_pid)} if group else set()
+    found = {one.pid for one in proc_scan.of_session(session.keeper_pid)}
+    return sorted(inside | found)[:PROCESSES_MAX]
 
 
 def look(
@@ -108,7 +107,7 @@ def look(
     `words`, the graph has no command lines, and no program can delay the read.
     """
     at = time.time()
-    pids = inside() if inside is not None else set()
+    pids = inside() - {proc_scan.hf_root(keeper)} if inside is not None else set()
     pids |= {one.pid for one in proc_scan.of_session(keeper)}
     chosen = sorted(pids)[:most]
     cut = {"processes": len(pids) - len(chosen)} if len(pids) > len(chosen) else {}

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.core.session import halt as rules
 from holdfast.core.session.halt import BEST_EFFORT, FREEZE, NAMESPACE, How, Member
+from holdfast.host.processes import proc_scan
 from holdfast.host.processes.cgroups import Groups
 from holdfast.host.processes.init_orders import order, send
 from holdfast.host.processes.process import half, read_proc, read_stat
@@ -218,7 +219,7 @@ class Halter:
             pids, missed = self._freeze(execution, group, init)
         else:
             pids, missed = self._stop(execution, init)
-        pids -= {init, _hf_root(init)}
+        pids -= {init, _hf_root(execution, init)}
         took = (time.monotonic() - begin) * 1000
         return Halted(
             how, tuple(sorted(pids)), round(took, 3), not missed, last_act(), tuple(sorted(missed))
@@ -336,7 +337,7 @@ class Halter:
                     pids.add(pid)
                 else:
                     done = False
-        pids -= {init, _hf_root(init)}
+        pids -= {init, _hf_root(execution, init)}
         return Resumed(how, tuple(sorted(pids)), round((time.monotonic() - begin) * 1000, 3), done)
 
     def _released(self, execution: Execution, init: int) -> list[Member]:
@@ -482,21 +483,22 @@ def _init(execution: Execution) -> int:
     return 0
 
 
-def _hf_root(init: int) -> int:
-    """The pid of process 2 of a contained session, which like process 1 runs no program of it."""
-    for child in look(children(init)) if init else ():
-        if child.namespaced[-1:] == (2,):
-            return child.pid
-    return 0
+def _hf_root(execution: Execution, init: int) -> int:
+    """The pid of hf-root, which runs no program of the session; 0 if there is none."""
+    if not init:
+        return proc_scan.hf_root(execution.keeper_pid)
+    return next((one.pid for one in look(children(init)) if one.namespaced[-1:] == (2,)), 0)
 
 
 def of_session(keeper_pid: int) -> list[int]:
-    """The children of a keeper that belong to the session; not the connector of its network.
-
-    The connector stayed in the keeper's kernel session (proc_scan.of_session).
-    """
-    found = ((pid, read_stat(pid)) for pid in children(keeper_pid))
-    return [pid for pid, one in found if one is not None and one.session != keeper_pid]
+    """The uppermost processes of a session, without hf-root and connector, as in proc_scan."""
+    found = list[int]()
+    for one in filter(None, map(read_stat, children(keeper_pid))):
+        if proc_scan.is_hf_root(one, keeper_pid):
+            found += children(one.pid)
+        elif one.session != keeper_pid:
+            found.append(one.pid)
+    return found
 
 
 def children(pid: int) -> list[int]:

@@ -13,11 +13,11 @@ import array
 import ctypes
 import os
 import socket
-import subprocess
 import sys
 from typing import Final
 
 from holdfast.home import programs
+from holdfast.host.runtime.worker_programs import WorkerProgram
 from holdfast.model.errors import Impossible
 
 ANSWER_S: Final = 20.0  # for the worker to start and to make a socket
@@ -44,16 +44,7 @@ class NetEntry:
                 os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
                 for name in ("user", "net")
             ]
-            given = (theirs.fileno(), *places)
-            self._worker = subprocess.Popen(
-                programs.module(__name__, *map(str, given)),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=given,
-                start_new_session=True,
-                cwd="/",
-            )
+            self._worker = WorkerProgram(programs.module(__name__), (theirs.fileno(), *places))
         except OSError as e:
             self._control.close()
             raise Impossible(f"the session's network cannot be entered: {e.strerror}") from e

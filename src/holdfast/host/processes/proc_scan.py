@@ -31,12 +31,14 @@ from holdfast.core.session.attention import TaskFact, TerminalFacts, TtyWait
 from holdfast.host.processes.process import Stat, half, read_short, read_stat
 from holdfast.host.processes.sockets import Table, table
 from holdfast.host.processes.tty_wait import blocked_on_tty
+from holdfast.wire.spawning import HF_ROOT_NAME
 
 WALK_PASSES_MAX = 4  # walks of a tree that keeps changing; the last walk counts
 PROCESSES_MAX = 65_536  # read per session
 # Processes outside the terminal's session that may serve the terminal (a tmux server).
 SERVERS_LOOKED_AT_MAX = 64
 
+_HF_ROOT = HF_ROOT_NAME.decode()
 TICKS = os.sysconf("SC_CLK_TCK")  # of the kernel's start times, in a second
 
 
@@ -47,9 +49,30 @@ def of_session(keeper_pid: int) -> list[Stat]:
     """Every process of a session, parents first; zombies included.
 
     A child that stayed in the keeper's kernel session belongs to the keeper: the connector of a
-    contained session's network (keeper/network.py). No program of a session can get there.
+    contained session's network (keeper/network.py). No program of a session can get there. hf-root
+    of a plain session is left out too.
     """
-    return [one for one in descendants(keeper_pid) if one.session != keeper_pid]
+    return [
+        one
+        for one in descendants(keeper_pid)
+        if one.session != keeper_pid and not is_hf_root(one, keeper_pid)
+    ]
+
+
+def hf_root(keeper_pid: int) -> int:
+    """hf-root of a plain session of root (keeper/plain.py); 0 if there is none."""
+    children = map(read_stat, _children_reader()(keeper_pid))
+    return next((one.pid for one in children if one and is_hf_root(one, keeper_pid)), 0)
+
+
+def is_hf_root(one: Stat, keeper_pid: int) -> bool:
+    """Only root can pass for it, and root can reach the host in any case."""
+    if one.ppid != keeper_pid or one.comm != _HF_ROOT or os.geteuid():
+        return False
+    try:
+        return not os.stat(f"/proc/{one.pid}").st_uid
+    except OSError:
+        return False
 
 
 def descendants(root_pid: int) -> list[Stat]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from holdfast.core.contract.approvals import (
     Approvals,
@@ -33,6 +33,9 @@ from holdfast.host.runtime.connection import Connection
 from holdfast.host.session.session import Session
 from holdfast.model import signing
 from holdfast.model.errors import GateRefused, Usage
+
+if TYPE_CHECKING:
+    from holdfast.model.canonical import Canonical
 
 LISTED_CHARS: Final = 2000  # of an act in a list; an act that the request names is shown whole
 CONTAINED: Final = "contained"
@@ -135,7 +138,7 @@ def _answered(
 ) -> Decided:
     """Records an answer and the signature."""
     b, key = done.binding, signing.show(conn.key)
-    facts: dict[str, object] = {
+    facts: dict[str, Canonical] = {
         "id": done.id,
         "operator": b.operator,
         "act": b.act,

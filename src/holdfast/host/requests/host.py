@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.core.contract.sessions import ActTarget
@@ -28,6 +29,7 @@ from holdfast.host.requests.attention import AttentionWatch
 from holdfast.host.requests.files.workers import Workers
 from holdfast.host.requests.follow_graph import Looks
 from holdfast.host.runtime.connection import Connection
+from holdfast.host.runtime.progress import Progress
 from holdfast.host.session.session import Session
 from holdfast.host.session.viewer import Viewer
 from holdfast.host.storage.store import SessionRow
@@ -51,6 +53,10 @@ class Context(NamedTuple):
     number: int
     limited: bool = False
     signed: Act | None = None  # the act, if the request is an act
+
+    def progress(self) -> Progress:
+        """Tells the caller how the request goes on."""
+        return Progress(partial(self.conn.event, "progress", request=self.number))
 
     @property
     def act(self) -> Act:

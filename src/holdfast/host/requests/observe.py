@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from holdfast.core.checkpoint import manifest as forms
 from holdfast.core.checkpoint.manifest import Manifest
 from holdfast.core.contract.codec import encode
+from holdfast.core.contract.copies import ArrivedFiles
 from holdfast.core.contract.message import ABSENT, Absent, SessionNamed, Size
 from holdfast.core.contract.output import (
     Cursor,
@@ -35,6 +36,7 @@ from holdfast.core.contract.sessions import (
 )
 from holdfast.core.session.graph import Terminal, as_json, fitted
 from holdfast.host.acts.approvals import facts
+from holdfast.host.copies import arrive
 from holdfast.host.engine import Engine
 from holdfast.host.lifecycle.after_end import changed_tool_files
 from holdfast.host.originators.timers import timers, written
@@ -45,6 +47,7 @@ from holdfast.host.requests.follow_graph import Follower
 from holdfast.host.requests.host import Context, Host
 from holdfast.host.requests.stream import Stream
 from holdfast.host.requests.summary import (
+    as_now,
     describe,
     describe_ended,
     layout,
@@ -113,12 +116,12 @@ async def ls(host: Host, ctx: Context, q: Ls) -> Listed:
     ended = [
         r
         for r in engine.ended.values()
-        if (q.all or r.state == "checkpointed" or engine.incarnations.restorable(r))
+        if (q.all or r.state == "checkpointed" or engine.incarnations.returns(r))
         and host.may_observe(ctx.conn, r.id)
     ]
     if ended:
-        out += [describe_ended(r, relay) for r in sorted(ended, key=lambda r: r.ended or 0)]
-    out = [await _on_disk(engine, one) for one in out]
+        out += [_as_now(engine, r, relay) for r in sorted(ended, key=lambda r: r.ended or 0)]
+    out = [await _arrived(engine, await _on_disk(engine, one)) for one in out]
     last = engine.last_used.newest(ctx.conn.operator, {s.id for s in running})
     pinned: Pinned | Absent = ABSENT
     if q.cost is True:
@@ -133,6 +136,20 @@ async def ls(host: Host, ctx: Context, q: Ls) -> Listed:
             idle_memory=sum(costs[id].memory for id in idle),
         )
     return Listed(sessions=tuple(out), last=last or ABSENT, pinned=pinned)
+
+
+async def _arrived(engine: Engine, one: Summary) -> Summary:
+    """With the places of files that came with the session from another machine."""
+    living = engine.sessions.get(one.id)
+    if living is None or not arrive.came(engine.home, one.id):
+        return one
+    found = await asyncio.to_thread(arrive.places, engine.home, one.id, living.label)
+    files = tuple(ArrivedFiles(path=path, place=place, changed=None) for path, place in found)
+    return replace(one, arrived=files) if files else one
+
+
+def _as_now(engine: Engine, row: SessionRow, relay: str) -> Summary:
+    return as_now(describe_ended(row, relay), engine.copies.present(row))
 
 
 async def _on_disk(engine: Engine, one: Summary) -> Summary:
@@ -170,7 +187,7 @@ async def _with_cost(engine: Engine, one: Summary, cost: Measured | None) -> Sum
 async def get(host: Host, ctx: Context, q: SessionNamed) -> Summary:
     found, relay = host.engine.find_any(q.session), host.engine.uplinks.state
     if isinstance(found, SessionRow):
-        return await _on_disk(host.engine, describe_ended(found, relay))
+        return await _on_disk(host.engine, _as_now(host.engine, found, relay))
     return describe(found, relay)
 
 
@@ -197,6 +214,7 @@ async def who(host: Host, ctx: Context, q: SessionNamed) -> WhoReply:
 async def wait(host: Host, ctx: Context, q: Wait) -> Waited:
     found, conditions = host.engine.find_any(q.session), waiting.conditions(q.for_)
     if isinstance(found, SessionRow):
+        host.engine.copies.refuse_elsewhere(found.id)
         if "exit" not in conditions:
             raise waiting.ended(found)
         return Waited(id=found.id, for_="exit", seen=found.reason, exit_code=found.exit_code)
@@ -208,12 +226,13 @@ async def view(host: Host, ctx: Context, q: View) -> Viewed:
     found = host.engine.find_any(q.session)
     if isinstance(found, SessionRow):
         host.engine.copies.refuse_elsewhere(found.id)
+        present = host.engine.copies.present(found)
         if found.lost and not any(found.screen):
             host.engine.incarnations.refuse_if_saved(found.id)
         return Viewed(
             id=found.id,
             name=found.name,
-            state=found.state,
+            state=present.state,
             size=Size(cols=found.cols, rows=found.rows),
             lines=tuple(found.screen),
             ansi=found.ansi,
@@ -223,7 +242,7 @@ async def view(host: Host, ctx: Context, q: View) -> Viewed:
             modes={},
             offset=found.output_end,
             exit_code=found.exit_code,
-            reason=found.reason,
+            reason=present.reason,
             waiting=None,
         )
     session = found

@@ -1,7 +1,8 @@
 """The present meaning of a reference (S8): live here, ended with a code, or not known any more.
 
-For an act the reply also has the processes that are left, from the kernel: a claim like "the server
-runs" can be checked.
+A session that is not live may still come back, or go on at another machine: the state then says
+`checkpointed`, `restoring`, `lost`, `moving`, `moved` or `copied`. For an act the reply also has
+the processes that are left, from the kernel: a claim like "the server runs" can be checked.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from holdfast.core.contract.message import ABSENT, Absent, SessionNamed
 from holdfast.core.contract.sessions import ActTarget, Resolve, Resolved
 from holdfast.host.requests.host import Context, Host
-from holdfast.host.requests.summary import describe, describe_ended
+from holdfast.host.requests.summary import as_now, describe, describe_ended
 from holdfast.host.storage.store import SessionRow
 from holdfast.model import references
 from holdfast.model.errors import NotFound
@@ -34,7 +35,12 @@ async def resolve(host: Host, ctx: Context, q: Resolve) -> Resolved:
     shown = describe(found)
     if ref.epoch is not None and ref.epoch != found.record.epoch:
         return Resolved(
-            ref=q.ref, known=True, state="another incarnation", session=shown, kept=kept
+            ref=q.ref,
+            known=True,
+            state="another incarnation",
+            exit_code=await _recorded(host, ref, ref.epoch),
+            session=shown,
+            kept=kept,
         )
     if ref.act is None:
         return Resolved(ref=q.ref, known=True, state="live", session=shown, kept=kept)
@@ -50,10 +56,35 @@ async def resolve(host: Host, ctx: Context, q: Resolve) -> Resolved:
 
 
 async def _ended(host: Host, text: str, ref: references.Ref, found: SessionRow) -> Resolved:
-    """Of an ended session the record remains; the exit code of an act is the act's own."""
-    shown, code = describe_ended(found), found.exit_code
+    """Of a session that is not live the record remains; the exit code of an act is the act's own.
+
+    A machine that the session left knows nothing of the incarnations after its own.
+    """
+    engine = host.engine
+    went, present = engine.copies.elsewhere(found), engine.copies.present(found)
+    state = present.state
+    if went is not None and went["epoch"] is None:
+        state = "moving"
+    elif state == "ended" and engine.incarnations.awaited(found):
+        state = "lost"
+    if ref.epoch is not None and ref.epoch > found.epoch and went is None:
+        return Resolved(ref=text, known=False, state="no such incarnation")
+    code = found.exit_code
     if ref.act is not None:
-        epoch = found.epoch if ref.epoch is None else ref.epoch
-        code = await host.engine.background_exits.recorded_exit(found.id, epoch, ref.act)
-    kept = ABSENT if ref.output is None else False
-    return Resolved(ref=text, known=True, state="ended", exit_code=code, session=shown, kept=kept)
+        code = await _recorded(host, ref, found.epoch if ref.epoch is None else ref.epoch)
+    return Resolved(
+        ref=text,
+        known=True,
+        state=state,
+        exit_code=code,
+        session=as_now(describe_ended(found), present),
+        kept=ABSENT if ref.output is None else False,
+        elsewhere=went or ABSENT,
+    )
+
+
+async def _recorded(host: Host, ref: references.Ref, epoch: int) -> int | None:
+    """The exit code of an act by the record."""
+    if ref.act is None:
+        return None
+    return await host.engine.background_exits.recorded_exit(ref.session, epoch, ref.act)

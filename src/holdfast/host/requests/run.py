@@ -468,6 +468,8 @@ async def _follow(ctx: Context, q: Run, session: Session, watch: _Watch, before:
             stream.until(end)
         if not stream.done.done():
             await stream.done
+        if session.ended.done() and not watch.done.done():
+            _refuse_if_it_goes_on(session)
     finally:
         stream.close()
         if watch.done.done() and not watch.done.cancelled():
@@ -510,6 +512,20 @@ async def _end_of(
     )
     error.retry_safe = False  # a retry would be a second run
     raise error
+
+
+def _refuse_if_it_goes_on(session: Session) -> None:
+    """The incarnation ended, but not its programs: they are on the disk, or at another machine."""
+    end = session.end_of
+    if end.saved_as or end.gone:
+        why = f"moves it to {end.bound_for}" if end.bound_for else "saved it to the disk"
+        what = end.gone or f"{end.saved_by} {why}"
+        raise OutcomeUnknown(
+            f"the command had not ended when session {session.name} stopped here: {what}",
+            "the command goes on with the session: `holdfast log SESSION` has its exit code then; "
+            "or repeat it with the same --once KEY, which follows it. Without a key, a retry is a "
+            "second act",
+        )
 
 
 async def _output_flags(session: Session) -> int | None:

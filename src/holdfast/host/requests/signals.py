@@ -14,7 +14,7 @@ import os
 import signal as signals
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.contract.input import Signal, Signalled
 from holdfast.core.session.graph import Process, subtree
@@ -27,6 +27,9 @@ from holdfast.host.requests.host import Context, Host
 from holdfast.host.session.session import Session
 from holdfast.model.errors import NotFound, Refused, Usage
 from holdfast.model.limits import SIGNAL_ROUNDS
+
+if TYPE_CHECKING:
+    from holdfast.model.canonical import Canonical
 
 COMMAND_CHARS = 200  # of the process, for an approver
 PIDS_TOLD = 256
@@ -66,7 +69,7 @@ async def signal(host: Host, ctx: Context, q: Signal) -> Signalled:
             f"process {target.pid} runs as another account",
             "only root or that account may signal it",
         )
-    facts = {
+    facts: dict[str, Canonical] = {
         "pid": target.pid,
         "command": command,
         "signal": name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from typing import Any, TypedDict, cast
 
 from holdfast.core.contract.checkpoints import LeaseState
@@ -17,6 +18,7 @@ from holdfast.core.contract.sessions import (
     TurnState,
 )
 from holdfast.core.record.statement import client_id
+from holdfast.host.copies.copies import Present
 from holdfast.host.lifecycle import limits
 from holdfast.host.session.session import Session
 from holdfast.host.session.stopped import Stop
@@ -137,6 +139,11 @@ def describe_ended(r: SessionRow, relay: str = "none") -> Summary:
         ended_by=r.ended_by or "unknown",
         ref=f"hf:{r.id}@{r.epoch}",
     )
+
+
+def as_now(shown: Summary, present: Present) -> Summary:
+    """An ended session that is being restored or moved."""
+    return replace(shown, state=present.state, reason=present.reason)
 
 
 def unreachable(session_id: str, name: str, why: str, relay: str = "none") -> Summary:

@@ -173,13 +173,15 @@ async def handle(
     limited = _allowed(host, conn, operation, about)
     if name in BRINGS:
         host.engine.residency.draining.refuse(BRINGS[name])
-    if name in WAKES and isinstance(session, SessionRow) and session.state == "checkpointed":
-        await _wake(host, conn, number, session, acts.is_act(name, body))
-        session = _session(host, operation, request, session.id)
+    if name == "run" and isinstance(session, SessionRow):  # the output went with the session
+        host.engine.copies.refuse_elsewhere(session.id)
     context = Context(conn, number, limited)
-    where = host.engine.door.here if operation.place == MACHINE else session
     host.under_way[handler.__name__] += 1
     try:
+        if name in WAKES and isinstance(session, SessionRow):
+            await _wake(host, conn, number, session, acts.is_act(name, body))
+            session = _session(host, operation, request, session.id)
+        where = host.engine.door.here if operation.place == MACHINE else session
         if operation.right == "observe":
             host.shows(conn, about)
         if where is None or not acts.is_act(name, body):
@@ -203,12 +205,19 @@ async def handle(
 
 
 async def _wake(host: Host, conn: Connection, number: int, row: SessionRow, act: bool) -> None:
-    """Brings back an evicted session. The caller signs an act anew, for the new incarnation."""
+    """Brings back an evicted session; waits for a restore or a move that is under way.
+
+    The caller signs an act anew, for the new incarnation.
+    """
+    engine = host.engine
 
     def tell(facts: dict[str, Any]) -> None:
         conn.event("restoring", request=number, session=row.id, **facts)
 
-    back = await host.engine.residency.wake(row, conn.operator, tell)
+    await engine.copies.settled(row, tell)
+    back = engine.sessions.get(row.id)
+    if back is None and row.state == "checkpointed":
+        back = await engine.residency.wake(row, conn.operator, tell)
     if back is not None and act:
         raise Stale(f"session {row.name} has just come back from the disk")
 

@@ -176,7 +176,7 @@ async def _refuse_saved(session: Session) -> None:
     if session.end_of.saved_as and session.ending:
         raise Refused(
             f"session {session.name} was saved meanwhile, and comes back without this halt",
-            f"`holdfast restore {session.name}` first",
+            f"`holdfast restore {session.name}` first, then repeat the halt",
         )
 
 
@@ -185,7 +185,14 @@ async def _stop(host: Host, ctx: Context, session: Session, operator: str) -> Ha
     by = ctx.conn.operator
     await host.engine.halter.quiet(session.id)
     await _refuse_saved(session)
+    known = session.stopped.get(operator) is not None
     done = await host.engine.operator_stops.stop(session, operator, by)
+    try:
+        await _refuse_saved(session)  # the stop could not wait for the dump
+    except Refused:
+        if not known:
+            session.stopped.remove(operator)
+        raise
     act = _last_act(session)
     session.event(
         "operator.stopped",

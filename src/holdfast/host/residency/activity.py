@@ -127,7 +127,7 @@ class Watch:
             self._active_at = time.monotonic()
         if attached or asked:
             self.used()
-        cannot = "" if session.layout.get("layout") == "contained" else PLAIN
+        cannot = "" if await session.looked(_can_be_saved, session) else PLAIN
         return Resident(
             session.id,
             self.idle_s,
@@ -179,7 +179,12 @@ class Watch:
         return "", ""
 
 
-PLAIN: Final = "it is a plain session, and only contained sessions can be saved"
+PLAIN: Final = "it is a plain session, which cannot be saved; `checkpoint --check` says why"
+
+
+def _can_be_saved(session: Session) -> bool:
+    contained = session.layout.get("layout") == "contained"
+    return contained or proc_scan.hf_root(session.keeper_pid) > 0
 
 
 # ---------------------------------------------------------------- bytes of connections

@@ -87,6 +87,11 @@ class Costs:
             self._round.add_done_callback(self._over)
 
     @property
+    def measured(self) -> bool:
+        """Whether a round is over, so that `last` says something."""
+        return self._at > 0.0
+
+    @property
     def stale(self) -> bool:
         return time.monotonic() - self._at > max(FRESH_S, SHARE * self._took)
 

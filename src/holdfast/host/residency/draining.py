@@ -251,7 +251,8 @@ class Draining:
             raise
         except asyncio.CancelledError:
             why = CANCELLED
-            if session is not None and moving:  # a move goes on to its end
+            late = session is not None and (session.ending or session.end_of.saved_as)
+            if session is not None and moving and late:  # the move goes on
                 self._found[id] = DrainedSession(
                     id=id, name=session.name, saved=False, why=f"on its way to {to}", then=MOVING
                 )

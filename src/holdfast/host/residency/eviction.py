@@ -96,7 +96,9 @@ class Evictions:
             error = impossible(session, found)
             error.facts["final"] = True
             raise error
-        manifest = await save(store, session, HOST, True, step, self._engine.halter)
+        manifest = await save(
+            store, session, HOST, True, step, self._engine.halter, self._engine.journal
+        )
         async with asyncio.timeout(ENDED_S):
             await asyncio.shield(session.ended)
         self._known[session.id] = session.record.reason, manifest

@@ -7,14 +7,22 @@ executed by its own loader with named directories of libraries, because a sessio
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import os
 import re
 import shutil
+import socket
 import struct
 import subprocess
+import sys
+import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from holdfast.home import programs
+from holdfast.host.runtime.worker_programs import WorkerProgram
 from holdfast.model.errors import Impossible
 from holdfast.wire.checkpointing import Criu
 
@@ -27,10 +35,13 @@ INSTALL: Final = (
 _CHECKOUT: Final = Path(__file__).resolve().parents[4] / ".cache" / "criu"
 _SYSTEM: Final = "/usr/local/sbin:/usr/sbin:/sbin"
 _TRIAL_S: Final = 10.0
+Stamp = tuple[int, int, int, int]  # of a file, until it is replaced or changed
 _LIBRARY = re.compile(r"(?:=> )?(/\S+) \(0x")
 _ELF_HEADER = struct.Struct("<16xHHIQQ8xIHHH")  # e_phoff, e_phentsize and e_phnum count
 _PROGRAM_HEADER = struct.Struct("<IIQQQQ")
 _PT_INTERP = 3
+_NEW_USER, _NEW_NETWORK, _NEW_IPC = 0x1000_0000, 0x4000_0000, 0x0800_0000
+_SET_FLAGS, _UP = 0x8914, 1  # SIOCSIFFLAGS, IFF_UP: CRIU tries TCP on loopback
 
 
 def find(named: str = "") -> Criu:
@@ -43,27 +54,78 @@ def find(named: str = "") -> Criu:
     if not path:
         raise Impossible("CRIU is not installed", INSTALL)
     try:
-        found = _of_directory(Path(path)) or _of_program(path)
-        version = _asked(found.argv("--version"))
+        found = _of_directory(Path(path)) or _of_program(path, _stamp(path))
+        version = _version(found, _stamp(found.program), _stamp(found.loader))
     except (OSError, ValueError, struct.error, subprocess.SubprocessError) as e:
         raise Impossible(f"CRIU at {path} does not run: {e}", INSTALL) from e
-    said = re.search(r"Version:\s*(\d+(?:\.\d+)*)", version)
+    if tuple(map(int, version.split("."))) < OLDEST:
+        raise Impossible(f"CRIU {version} at {path} is too old", INSTALL)
+    return Criu(found.program, found.loader, found.libraries, version)
+
+
+def _stamp(path: str) -> Stamp:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@lru_cache(8)
+def _version(criu: Criu, *stamps: Stamp) -> str:
+    """CRIU's version; CRIU is asked again if a file was replaced (`stamps`)."""
+    said = re.search(r"Version:\s*(\d+(?:\.\d+)*)", _asked(criu.argv("--version")))
     if said is None:
-        raise Impossible(f"{path} does not say CRIU's version", INSTALL)
-    number = tuple(map(int, said[1].split(".")))
-    if number < OLDEST:
-        raise Impossible(f"CRIU {said[1]} at {path} is too old", INSTALL)
-    return Criu(found.program, found.loader, found.libraries, said[1])
+        raise Impossible(f"{criu.program} does not say CRIU's version", INSTALL)
+    return said[1]
 
 
 def check(criu: Criu, ordinary: bool) -> str:
-    """What CRIU says about this kernel; empty if all is well."""
-    try:
-        said = _asked(criu.argv(*(["--unprivileged"] if ordinary else []), "check"))
-    except (OSError, subprocess.SubprocessError) as e:
-        return str(e)
+    """What CRIU says about this kernel; empty if all is well.
+
+    A worker asks CRIU: in a hardened unit CRIU could try nothing. For an ordinary user it asks in
+    namespaces, as a save does, because outside CRIU refuses a user without capabilities.
+    """
+    command = programs.module(__name__, str(int(ordinary)), *criu.argv())
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        try:
+            worker = WorkerProgram(command, (theirs.fileno(),))
+            theirs.close()
+            said = _until_end(ours)
+        except OSError as e:
+            return str(e)
+        worker.kill()
+        worker.wait()
     lines = said.strip().splitlines()
     return "" if "Looks good" in said else lines[-1] if lines else "criu check said nothing"
+
+
+def _until_end(line: socket.socket) -> str:
+    until = time.monotonic() + _TRIAL_S
+    said = b""
+    while True:
+        line.settimeout(max(until - time.monotonic(), 0.001))
+        if not (piece := line.recv(1 << 16)):
+            return said.decode("utf-8", "replace")
+        said += piece
+
+
+def main(ordinary: int, program: list[str], fd: int) -> None:
+    """Become `criu check`, with its output to `fd`."""
+    if ordinary:
+        libc = ctypes.CDLL(None, use_errno=True)
+        uid, gid = os.geteuid(), os.getegid()
+        if libc.unshare(_NEW_USER | _NEW_NETWORK | _NEW_IPC) == 0:
+            for name, text in (
+                ("setgroups", "deny"),
+                ("uid_map", f"0 {uid} 1"),
+                ("gid_map", f"0 {gid} 1"),
+            ):
+                Path(f"/proc/self/{name}").write_text(text)
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+                fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
+        program = [*program, "--unprivileged"]
+    for number in (1, 2):
+        os.dup2(fd, number)
+    os.execv(program[0], [*program, "check"])
 
 
 def _asked(command: list[str]) -> str:
@@ -83,7 +145,8 @@ def _of_directory(path: Path) -> Criu | None:
     return None
 
 
-def _of_program(path: str) -> Criu:
+@lru_cache(8)
+def _of_program(path: str, stamp: Stamp) -> Criu:
     """A program of the system: its loader, and the directories of the libraries it would load."""
     path = os.path.realpath(path)
     loader = os.path.realpath(_loader(path))
@@ -106,3 +169,7 @@ def _loader(path: str) -> str:
                 f.seek(at)
                 return f.read(length).rstrip(b"\0").decode()
     raise ValueError("it is linked statically, so the library of Holdfast cannot be loaded")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:-1], int(sys.argv[-1]))

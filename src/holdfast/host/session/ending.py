@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.host.session.session import Session
 
 KILL_WAIT_S: Final = 30.0
+SAVED_WAIT_S: Final = 5.0  # for processes that were killed after the save to be gone
 LOOK_S: Final = 0.02
 NAMED_MAX: Final = 8  # processes named in an error
 DRAIN_MAX_S: Final = 10.0  # for background jobs that go on printing after the program's exit
@@ -56,6 +57,8 @@ class Ending:
         self.memory_lost = False  # the keeper died: no exit code
         self._asked_by = ""  # the operator of the first request
         self.saved_as = ""  # the checkpoint with which the processes end
+        self.saved_by = UNKNOWN.actor  # the operator of that checkpoint, or "host"
+        self.bound_for = ""  # the machine to which it is moved with that checkpoint
         self.gone = ""  # why the session ends here: it goes on at another machine
         # The same as `saved_as`, as a host learns it that finds the session already killed.
         self.find_saved: Callable[[], str] = lambda: ""
@@ -149,6 +152,13 @@ class Ending:
         """Sets `ended` even if a step fails: every caller that waits for the end must learn it."""
         session, what = self._session, f"the end of {self._session.id}"
         r = session.record
+        r.output_start, r.output_end = session.ring.start, session.ring.head
+        if status == signal.SIGKILL:  # a wait status: killed, without a core
+            self.saved_as = self.saved_as or self.find_saved()
+        if self.saved_as:
+            cause = Cause(self.saved_by, None)
+            with log_errors(what):  # the kernel ends the others after the first program
+                await self._gone(SAVED_WAIT_S, final=False)
         with log_errors(what):
             r.survivors = len(await asyncio.to_thread(proc_scan.of_session, session.keeper_pid))
         with log_errors(what), contextlib.suppress(OSError, ValueError):
@@ -159,11 +169,8 @@ class Ending:
         self.cause, self.memory_lost = cause, status < 0
         r.ended, r.exit_code, r.reason, r.ended_by = time.time(), code, reason, cause.actor
         r.interrupted = r.interrupted or (self.memory_lost and not self.asked)
-        r.output_start, r.output_end = session.ring.start, session.ring.head
-        if status == signal.SIGKILL:  # a wait status: killed, without a core
-            self.saved_as = self.saved_as or self.find_saved()
         if self.saved_as:
-            r.reason, r.exit_code, code, r.ended_by = f"saved as {self.saved_as}", None, None, ""
+            r.reason, r.exit_code, code = f"saved as {self.saved_as}", None, None
             r.interrupted = False
         if self.gone:
             r.reason = self.gone

@@ -15,12 +15,15 @@ import os
 import struct
 import termios
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.host.runtime.connection import Connection
 from holdfast.host.runtime.flow import Upstream
 from holdfast.host.session.session import Session
 from holdfast.host.shell.run import open_stdin
+
+if TYPE_CHECKING:
+    from holdfast.model.canonical import Canonical
 
 OPEN_AGAIN_S: Final = 0.01  # between looks whether the shell has opened the FIFO
 
@@ -102,7 +105,7 @@ class Stdin:
             os.close(self._unread_fd)
             self._unread_fd = -1
 
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, Canonical]:
         """For the record: how much the command read, and whether it could read all."""
         return {"stdin": {"bytes": self.read, "complete": self.complete}}
 

@@ -134,6 +134,7 @@ class Session:
         self._tag = 0
         self.end_of = Ending(self)
         self.lease: Callable[[], Leased | None] = lambda: None  # of a re-homable session
+        self.fenced: Callable[[], Fenced] = lambda: Fenced(f"{self.name} is fenced")
         self.on_fence_fell: Callable[[], None] = lambda: None  # a new deadline came too late
         link.on_bell = self.look_at_ring
         link.on_packet = self._packet
@@ -195,7 +196,7 @@ class Session:
 
     def refuse_if_halted(self) -> None:
         if self.state == "fenced":
-            raise Fenced(f"session {self.name} is fenced: it has no lease now")
+            raise self.fenced()
         if self.state == "halted":
             raise Refused(
                 f"session {self.name} is halted", f"`holdfast resume {self.name}` goes on"
@@ -439,12 +440,14 @@ class Session:
         self._states[tag] = future
         self.link.send(wire.query(tag))
         try:
-            async with asyncio.timeout(within_s):
+            if within_s is None or await self.or_end(future, within_s):
                 return await future
-        except TimeoutError as e:
+            if self.ended.done():
+                why = f"session {self.name} has ended: {self.record.reason}"
+                raise Unavailable(why, "`holdfast ls --all` lists it")
             raise Unavailable(
                 "the keeper does not answer", "it may be stopped; the session is not lost"
-            ) from e
+            )
         finally:
             self._states.pop(tag, None)
 

@@ -78,6 +78,8 @@ HELP: Final = {
     "record_entries_total": "Entries of the record that were made durable.",
     "record_write_seconds": "From a group of entries until it was durable.",
     "record_queue_entries": "Entries that wait to be written.",
+    "record_refused_total": "Entries that were recorded without their facts, or not at all: a "
+    "defect, which the host's log names.",
     "record_failing": "1 while the disk does not take the record.",
     "store_commit_seconds": "How long the disk took to make a group of changes durable.",
     "store_failures_total": "Changes that the disk did not take.",
@@ -157,9 +159,19 @@ def _sessions(engine: Engine) -> Iterator[Family]:
 
 
 def _residency(engine: Engine) -> Iterator[Family]:
-    """The figures of the last round; this begins the next one if they are old."""
+    """The figures of the last round, if there is one; this begins the next if they are old."""
     costs = engine.residency.costs
-    costs.refresh()
+    if not engine.adoptions.waiting:  # else the first round would miss sessions
+        costs.refresh()
+    if costs.measured:
+        yield from _pinned(engine)
+    evicted = sum(engine.residency.evictions.known(row) for row in engine.ended.values())
+    yield _family("sessions_evicted", evicted)
+    yield _family("draining", int(bool(engine.residency.draining.state)))
+
+
+def _pinned(engine: Engine) -> Iterator[Family]:
+    costs = engine.residency.costs
     silent = {*costs.silent(engine.sessions)}
     pinned = dict.fromkeys(("attached", "detached", "silent"), 0)
     for id, cost in costs.last.items():
@@ -171,9 +183,6 @@ def _residency(engine: Engine) -> Iterator[Family]:
     most = sorted(costs.last.items(), key=lambda one: -one[1].memory)[:SESSIONS_NAMED]
     named = {id: cost.memory for id, cost in most} if engine.settings.trace_names else {}
     yield _family("session_pinned_bytes", named, "session")
-    evicted = sum(engine.residency.evictions.known(row) for row in engine.ended.values())
-    yield _family("sessions_evicted", evicted)
-    yield _family("draining", int(bool(engine.residency.draining.state)))
 
 
 def _clients(engine: Engine) -> Iterator[Family]:
@@ -218,6 +227,7 @@ def _machine(engine: Engine) -> Iterator[Family]:
     yield _family("record_entries_total", writer.entries)
     yield _family("record_write_seconds", writer.took)
     yield _family("record_queue_entries", writer.waiting)
+    yield _family("record_refused_total", writer.refused)
     yield _family("record_failing", int(writer.failing))
     yield _family("store_commit_seconds", engine.store.took)
     yield _family("store_failures_total", engine.store.failures)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from holdfast.core.checkpoint.manifest import is_id
-from holdfast.core.session.connections import words
 from holdfast.faces.cli.arguments import usage
 from holdfast.faces.cli.connect import HOLD, link
-from holdfast.faces.cli.recovery.move import FILES
-from holdfast.faces.cli.recovery.progress import Progress
-from holdfast.model.errors import Impossible, NotFound, Usage
+from holdfast.faces.cli.output import size as room
+from holdfast.faces.cli.recovery.move import put_files
+from holdfast.faces.cli.recovery.progress import Progress, carried_out
+from holdfast.model.errors import Impossible, NotFound, Unavailable, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,10 +18,8 @@ if TYPE_CHECKING:
     from holdfast.client.link import Link
     from holdfast.model.jsontext import Json
 
-WAIT_S = 3600.0  # a large session on a slow disk
-
 checkpoint_parser = usage(f"""
-    save a contained session with all its processes to disk; it goes on running
+    save a session with all its processes to disk; it goes on running (contained, or of root)
 
     [SESSION]
     --stop  end its processes once they are saved; `restore` brings them back
@@ -50,25 +47,25 @@ def checkpoint(args: Namespace) -> int:
     if args.every:
         return _every(args, connection)
     if args.check:
-        said = connection.request(
-            "checkpoint", wait_s=WAIT_S, session=args.session, stop=False, check=True, **to
-        )
+        progress = Progress(f"looking at {args.session}", "", not args.json)
+        check: Json = {"session": args.session, "stop": False, "check": True, **to}
+        said = carried_out(connection, "checkpoint", progress, "", **check)
         return _put_check(args, said)
 
     if args.remove:
         return _remove(args, connection)
     progress = Progress(f"saving {args.session}", "packed", not args.json)
-    said = connection.request(
+    said = carried_out(
+        connection,
         "checkpoint",
-        wait_s=WAIT_S,
-        on_event=progress,
+        progress,
+        f"`holdfast checkpoint {args.session} --list` shows whether it was saved",
         session=args.session,
         stop=args.stop,
         check=False,
         hold=args.hold,
         **to,
     )
-    progress.clear()
     if args.json:
         from holdfast.faces.cli.output import put_json
 
@@ -76,7 +73,8 @@ def checkpoint(args: Namespace) -> int:
         return 0
     made = said["saved"]
     still = f"it stood still for {made['frozen_ms']:.0f} ms, and goes on"
-    after = "its processes have ended" if made["ended"] else still
+    ended = f"its processes have ended; `holdfast restore {said['name']}` brings it back"
+    after = ended if made["ended"] else still
     amount = f"{size(made['bytes'])}, {size(made['added'])} more on the disk"
     print(f"{said['name']} is saved as {made['checkpoint']}, {amount}; {after}")
     for loss in made["losses"]:
@@ -149,7 +147,27 @@ def _put_check(args: Namespace, said: Json) -> int:
         )
         for loss in found["losses"]:
             print(f"  {loss}")
-    return 0 if found["possible"] else Impossible.exit_code
+        if "there" in said:
+            _put_there(said["there"])
+    if "there" in said and said["there"]["possible"] is None:
+        return Unavailable.exit_code
+    possible = found["possible"] and ("there" not in said or said["there"]["possible"])
+    return 0 if possible else Impossible.exit_code
+
+
+def _put_there(there: Json) -> None:
+    machine = there["machine"]
+    if there["possible"]:
+        fit = "processor, kernel, CRIU, programs and files fit"
+        print(
+            f"{machine} could go on with it: {fit}, and {room(there['free'])} are free for copies"
+        )
+    elif there["possible"] is None:
+        print(f"whether {machine} could go on with it is not known: {there['reasons'][0]}")
+    else:
+        print(f"{machine} could not go on with it. {machine} says:")
+        for reason in there["reasons"]:
+            print(f"  {reason}")
 
 
 def _put_list(args: Namespace, found: list[Json]) -> int:
@@ -188,7 +206,7 @@ def restore(args: Namespace) -> int:
     from holdfast.faces.cli.output import put_json
 
     connection, session, chosen = link(args), args.session, args.checkpoint
-    if is_id(session):
+    if _is_checkpoint(session):
         chosen = session
         known = connection.request("checkpoints")["checkpoints"]
         session = next((one["id"] for one in known if one["checkpoint"] == chosen), None)
@@ -200,10 +218,16 @@ def restore(args: Namespace) -> int:
     if args.lost:
         fields["lost"] = True
     progress = Progress(f"restoring {session}", "unpacked", not args.json)
-    said = connection.request(
-        "restore", wait_s=WAIT_S, on_event=progress, session=session, hold=args.hold, **fields
+    look = (
+        f"`holdfast ls --all` shows whether it is back, `holdfast events {session}` what happened"
     )
-    progress.clear()
+    asked: Json = {"session": session, "hold": args.hold, **fields}
+    try:
+        said = carried_out(connection, "restore", progress, look, **asked)
+    except NotFound as e:
+        if args.lost and e.facts.get("what") == "session" and not e.facts.get("known_as"):
+            raise _no_copy(session) from None
+        raise
     if args.json:
         put_json(said)
         return 0
@@ -216,22 +240,58 @@ def restore(args: Namespace) -> int:
         f"{said['name']} is back as incarnation {said['epoch']}, with its memory of {at} "
         f"({said['checkpoint']}); changes after that to files and elsewhere remain"
     )
+    if said.get("halted"):
+        still = (
+            f"still halted, as when it was saved; `holdfast resume {said['name']}` lets it go on"
+        )
+        print(f"  it is {still}")
     if "taken_from" in said:
         print(
             f"  it was taken over from {said['taken_from']}; acts after number {said['act']} are "
             f"not in its memory; its incarnation there ends when {said['taken_from']} hears of it"
         )
-        at = "the state directory" if connection.away is not None else connection.home.state
-        print(f"  {FILES} arrived/{said['id']} in {at}")
+        if said.get("unfenced"):
+            print("  until then it may still run and take input there: no lease stopped it")
+        put_files(said.get("files", ()))
     for loss in said["losses"]:
         print(f"  {loss}")
+    if said.get("in_flight") or said.get("later"):
+        _put_acts(said)
     if said["connections"]:
+        from holdfast.core.session.connections import words
+
         print(f"  connections that did not survive: {words(said['connections'])}")
     if said["replaced"]:
         print(f"  as at the checkpoint again: {', '.join(said['replaced'])}")
         if "kept" in said:
             print(f"  their newer content is in {said['kept']}")
     return 0
+
+
+def _put_acts(said: Json) -> None:
+    from holdfast.core.record import acts_beside
+
+    if acts := said.get("in_flight"):
+        print(f"  in flight then: {acts_beside.words(acts)}: {acts_beside.IN_FLIGHT}")
+    if acts := said.get("later"):
+        more = said.get("later_more", 0)
+        print(f"  later acts: {acts_beside.words(acts, more)}: {acts_beside.LATER}")
+
+
+def _is_checkpoint(word: str) -> bool:
+    if not word.startswith("cp-"):  # as every id; the module below takes 8 ms to load
+        return False
+    from holdfast.core.checkpoint.manifest import is_id
+
+    return is_id(word)
+
+
+def _no_copy(word: str) -> NotFound:
+    """A machine without a copy can bring back nothing, whatever happened to the other machine."""
+    return NotFound(
+        f"nothing of {word[:80]} can return on this machine: no copy of that session is here",
+        "another machine may have one: `holdfast checkpoint --list` there lists its copies",
+    )
 
 
 def _put_re_established(said: Json) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from holdfast.faces.cli.arguments import usage
 from holdfast.faces.cli.connect import HOLD, link
 from holdfast.model.errors import Impossible, Usage
@@ -15,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
 
 NOTICE_S = 60
+OVER = "the drain is over: sessions are admitted again, and saved ones come back on attach"
 SILENT_S = 3600.0  # as host/residency/costs.py counts idle sessions
 GRACE_S = 30.0  # beyond the notice: for the answer
 CHOICES = ("default", "never", "evict", "end")
@@ -80,7 +79,8 @@ def _limits(found: Json) -> str:
     from holdfast.model import sizes
 
     if not found["on"]:
-        return "the reaper is off; reaper.idle, reaper.memory or reaper.count switches it on"
+        keys = "reaper.idle, reaper.memory or reaper.count"
+        return f"the reaper is off; {keys} in the configuration switches it on"
     policy = found["policy"]
     parts = [f"idle for {_duration(policy['idle_s'])}"] if policy["idle_s"] else []
     parts += [f"more than {sizes.show(policy['memory'])} in all"] if policy["memory"] else []
@@ -89,12 +89,50 @@ def _limits(found: Json) -> str:
     return f"limits: {', '.join(parts)}; an idle session beyond them is {then}"
 
 
+# ---------------------------------------------------------------- what to type next
+
+_NEXT = {
+    "checkpointed": "is on the disk: `holdfast restore NAME` brings it back",
+    "restoring": "is being restored: `holdfast attach NAME` waits for it",
+    "halted": "is halted: `holdfast resume NAME` lets it go on",
+    "fenced": "stands still without its lease: `holdfast lease show NAME` says for how long",
+    "moved": "is not here any more: REASON; `holdfast attach NAME` goes there",
+    "copied": "is REASON: `holdfast lease show NAME` says how to take it over",
+}
+
+
+def explained(table: str, sessions: list[Json]) -> str:
+    """The table, and for each session in a special state what to type next."""
+    from holdfast.faces.cli.output import clean
+
+    lines = []
+    for one in sessions:
+        says = _NEXT.get(one["state"], "")
+        if waits_for_restore(one):
+            says = "was lost: `holdfast restore NAME` brings it back from its checkpoint"
+        if says:
+            reason = str(one.get("reason") or "").removeprefix("fenced: ")
+            says = says.replace("NAME", one["name"]).replace("REASON", reason)
+            lines.append(clean(f"{one['name']} {says}"))
+        if "arrived" in one:
+            from holdfast.faces.cli.recovery.move import copy_line
+
+            lines += [clean(f"{one['name']}: {copy_line(came)}") for came in one["arrived"]]
+    return "\n".join([table, *lines])
+
+
 # ---------------------------------------------------------------- on the disk
 
 
 def waits_for_restore(session: Json) -> bool:
     """Whether a session was lost and has a checkpoint."""
     return session["state"] == "ended" and bool(session.get("on_disk"))
+
+
+def was_stopped(session: Json) -> bool:
+    """Whether an operator saved a session with --stop: only `restore` brings it back."""
+    by = (session.get("on_disk") or {}).get("by")
+    return session["state"] == "checkpointed" and by != "host"
 
 
 def saved(session: Json) -> str:
@@ -162,6 +200,7 @@ drain_parser = usage(f"""
 
 def drain(args: Namespace) -> int:
     from holdfast.faces.cli.output import put_json
+    from holdfast.faces.cli.recovery.progress import Progress, carried_out
 
     if args.on_shutdown is not None and not _shuts_down(args.on_shutdown):
         print("the machine does not shut down: nothing to drain")
@@ -169,28 +208,21 @@ def drain(args: Namespace) -> int:
     connection = link(args)
     if args.cancel:
         said = connection.request("drain", cancel=True, hold=args.hold)
-        put_json(said) if args.json else print("the drain is over; sessions are admitted again")
+        put_json(said) if args.json else print(OVER)
         return 0
     notice = _notice(args.notice)
 
-    def progress(event: Json) -> None:
-        if event.get("event") != "progress" or args.json or not sys.stderr.isatty():
-            return
-        done = f"{event['saved']} saved, {event['left']} left, {event['within']:.0f} s"
-        step = f"{event['name']}: {event['step']} {_size(event['bytes'])}"
-        print(f"\r\x1b[K{step} ({done})", end="", file=sys.stderr)
-
     to: Json = {"to": args.to} if args.to else {}
-    said = connection.request(
+    said = carried_out(
+        connection,
         "drain",
+        Progress("draining", "", not args.json),
+        "`holdfast ls` shows which sessions are on the disk",
         wait_s=notice + GRACE_S,
-        on_event=progress,
         notice=notice,
         hold=args.hold,
         **to,
     )
-    if not args.json and sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
     put_json(said) if args.json else print(_result(said))
     return Impossible.exit_code if said["left"] else 0
 

@@ -79,7 +79,7 @@ class Line:
 
 
 def main() -> None:
-    fd, pid, start = map(int, sys.argv[1:])
+    pid, start, fd = map(int, sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = Line(socket.socket(fileno=fd))
     os.umask(0o022)

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 import socket
-import subprocess
 from collections.abc import AsyncIterator
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -19,6 +17,7 @@ from weakref import WeakKeyDictionary
 from holdfast.home import programs
 from holdfast.host.requests.files.worker import DATA, HEAD, JSON, MESSAGE_BYTES
 from holdfast.host.runtime.threads import Quota, Threads
+from holdfast.host.runtime.worker_programs import WorkerProgram
 from holdfast.host.session.session import Session
 from holdfast.model.errors import BY_NAME, HoldfastError, Impossible, Unavailable
 
@@ -46,19 +45,9 @@ class Worker:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         record, self.session = session.record, session.id
         with theirs:
-            command = programs.module(
-                "holdfast.host.requests.files.worker",
-                *map(str, (theirs.fileno(), record.root_pid, record.root_start)),
-            )
-            self._child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                cwd="/",
-            )
+            name = "holdfast.host.requests.files.worker"
+            command = programs.module(name, str(record.root_pid), str(record.root_start))
+            self._child = WorkerProgram(command, (theirs.fileno(),))
         self._sock.setblocking(False)
         self._buffer = bytearray()
         self.broken = False  # a message was cut: the process cannot be used again
@@ -130,12 +119,11 @@ class Worker:
         self._sock.close()
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._child.send_signal(signal.SIGKILL)
+        self._child.kill()
 
     @property
     def over(self) -> bool:
-        return self._child.poll() is not None
+        return self._child.over
 
 
 class Workers:

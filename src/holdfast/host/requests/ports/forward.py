@@ -17,7 +17,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.core.contract.ports import Connect, Connected, Forwarded
 from holdfast.core.contract.ports import Forward as Asked
@@ -31,6 +31,9 @@ from holdfast.host.runtime.flow import Downstream, Upstream
 from holdfast.host.session.session import Session
 from holdfast.model.errors import NotFound, NotListening, Refused, Unavailable, Usage
 from holdfast.model.limits import FORWARD_CONNECTIONS_MAX, FORWARDS_MAX, OUTPUT_CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from holdfast.model.canonical import Canonical
 
 CONNECT_S: Final = 10.0  # for a server of the session to accept
 COMMAND_CHARS: Final = 200  # of the server, for an approver
@@ -53,7 +56,7 @@ async def forward(host: Host, ctx: Context, q: Asked) -> Forwarded:
         raise Refused(f"{FORWARDS_MAX} ports are open for this key", "close one of them")
     host.shows(conn, session.id, "forward")
     host.forwards[opened.id] = opened
-    facts: dict[str, object] = {"port": q.port, "pid": server.pid}
+    facts: dict[str, Canonical] = {"port": q.port, "pid": server.pid}
     ctx.act.applied(None, **facts)
     session.event("forward.opened", operator=conn.operator, **facts)
     conn.event("began", request=ctx.number, session=session.id, forward=opened.id, **facts)

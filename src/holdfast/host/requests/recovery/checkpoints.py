@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from holdfast.core.checkpoint import copies as rules
 from holdfast.core.checkpoint import preflight
 from holdfast.core.checkpoint.copies import Copy
 from holdfast.core.checkpoint.manifest import Manifest
 from holdfast.core.contract.checkpoints import (
+    ActBeside,
     Checked,
     Checkpoint,
     CheckpointRemoved,
@@ -22,12 +24,13 @@ from holdfast.core.contract.checkpoints import (
     Restore,
     Restored,
     SavedCheckpoint,
+    There,
 )
-from holdfast.core.contract.copies import SentCopy
-from holdfast.core.contract.message import ABSENT
+from holdfast.core.contract.copies import ArrivedFiles, SentCopy
+from holdfast.core.contract.message import ABSENT, Absent
+from holdfast.home.machines import Machine
 from holdfast.host.acts.act_context import ProposedAct
 from holdfast.host.checkpoints import incarnations
-from holdfast.host.checkpoints.dumping import Tell
 from holdfast.host.checkpoints.incarnations import Take
 from holdfast.host.checkpoints.save import EXAMINED, examine, save
 from holdfast.host.copies.copies import Copies
@@ -35,8 +38,10 @@ from holdfast.host.copies.sending import Sent
 from holdfast.host.leases.fences import Leases, Waiting
 from holdfast.host.requests.host import Context, Host
 from holdfast.host.requests.recovery.re_establishing import after_failure, re_establish
+from holdfast.host.runtime.progress import Progress, given_up, giving_up
+from holdfast.host.session.session import Session
 from holdfast.host.storage.store import SessionRow
-from holdfast.model.errors import HoldfastError, Impossible, Refused
+from holdfast.model.errors import HoldfastError, Impossible, Refused, TimedOut, Unavailable
 
 ENDING_S: Final = 20.0  # for the end of the last incarnation to be filed
 
@@ -47,23 +52,26 @@ async def checkpoint(host: Host, ctx: Context, q: Checkpoint) -> CheckpointReply
     machine = engine.copies.trusted(q.to) if isinstance(q.to, str) else None
     if q.check:
         found = await examine(store, session)
-        if machine is not None:
-            await engine.copies.sending.ask_whether(session, machine, found.bytes)
+        there: There | Absent = ABSENT
+        if machine is not None and found.possible:
+            there = await _there(engine.copies, session, machine, found.bytes)
         checked = Checked(**found._asdict(), possible=found.possible)
-        return CheckpointReply(id=session.id, name=session.name, found=checked, saved=None)
+        named = {"id": session.id, "name": session.name}
+        return CheckpointReply(**named, found=checked, saved=None, there=there)
     details = {"stop": str(q.stop), **({"to": machine.name} if machine else {})}
     await engine.door.enter(ctx.act, ProposedAct("checkpoint", details=details, wait_s=q.hold))
 
-    tell = _tell(ctx)
+    tell = _Telling(ctx)
     operator, copied = ctx.conn.operator, tuple[SentCopy, ...]()
-    if machine is None:
-        made = await save(store, session, operator, q.stop, tell, engine.halter)
-    else:
-        send = engine.copies.outgoing.save_and_send
-        made, sent = await send(session, machine, operator, q.stop, tell)
-        copied = (_sent(machine.name, made, sent),)
-        if isinstance(sent, HoldfastError) and not q.stop:
-            engine.copies.outgoing.try_again(session, machine, made)
+    with giving_up(f"nothing is saved, and {session.name} goes on as it was"):
+        if machine is None:
+            made = await save(store, session, operator, q.stop, tell, engine.halter, engine.journal)
+        else:
+            send = engine.copies.outgoing.save_and_send
+            made, sent = await send(session, machine, operator, q.stop, tell)
+            copied = (_sent(machine.name, made, sent),)
+            if isinstance(sent, HoldfastError) and not q.stop and not given_up():
+                engine.copies.outgoing.try_again(session, machine, made)
     if q.stop:
         await asyncio.shield(session.ended)
     else:
@@ -76,14 +84,30 @@ async def checkpoint(host: Host, ctx: Context, q: Checkpoint) -> CheckpointReply
     return CheckpointReply(id=session.id, name=session.name, found=None, saved=shown)
 
 
-def _tell(ctx: Context) -> Tell:
-    """Tells the caller of the progress; the first step also says how long all will take."""
+async def _there(copies: Copies, session: Session, machine: Machine, size: int) -> There:
+    """What the other machine says about the session."""
+    possible: bool | None = False
+    try:
+        known = await copies.sending.ask_whether(session, machine, size)
+        return There(machine=machine.name, possible=True, reasons=(), free=known.free)
+    except (Impossible, Refused) as e:
+        found = e.facts.get("reasons")
+        reasons = tuple(map(str, found)) if isinstance(found, list) and found else (e.message,)
+    except (Unavailable, TimedOut) as e:
+        possible, reasons = None, (e.message,)
+    return There(machine=machine.name, possible=possible, reasons=reasons, free=0)
 
-    def tell(step: str, done: int) -> None:
-        more = {"seconds": preflight.seconds(done)} if step == EXAMINED else {}
-        ctx.conn.event("progress", request=ctx.number, step=step, bytes=done, **more)
 
-    return tell
+class _Telling(Progress):
+    """The first step also says how long all will take."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(partial(ctx.conn.event, "progress", request=ctx.number))
+
+    def __call__(self, step: str, done: int, **more: object) -> None:
+        if step == EXAMINED:
+            more["seconds"] = preflight.seconds(done)
+        super().__call__(step, done, **more)
 
 
 async def remove(host: Host, ctx: Context, q: RemoveCheckpoint) -> CheckpointRemoved:
@@ -204,25 +228,34 @@ async def restore(host: Host, ctx: Context, q: Restore) -> Restored:
         contained = engine.near_end.contained(row.id)
         details = {"checkpoint": "", "contained": str(contained)}
         await engine.door.enter(ctx.act, ProposedAct("restore", details=details, wait_s=q.hold))
-        return await re_establish(host, ctx, row)
+        with engine.incarnations.restoring(row, "", ctx.conn.operator):
+            return await re_establish(host, ctx, row)
     manifest = await engine.halter.in_thread(engine.incarnations.checkpoints.chosen, row.id, word)
     # The label of a contained session says what the session sees.
     details = {"checkpoint": manifest.id, "contained": str("sees" in manifest.label)}
     await engine.door.enter(ctx.act, ProposedAct("restore", details=details, wait_s=q.hold))
-    loop, tell = asyncio.get_running_loop(), _tell(ctx)
+    loop, tell = asyncio.get_running_loop(), _Telling(ctx)
     tell(EXAMINED, manifest.bytes)
 
     def unpacked(count: int) -> None:
         loop.call_soon_threadsafe(tell, "unpacked", count)
 
+    take = _taking(engine.leases, row, q, tell)
     try:
-        made = await engine.incarnations.restore(
-            row, manifest, ctx.conn.operator, unpacked, _taking(engine.leases, row, q, tell)
-        )
+        with giving_up(f"{row.name} stays on the disk as it was"):
+            made = await engine.incarnations.restore(
+                row,
+                manifest,
+                ctx.conn.operator,
+                unpacked,
+                take,
+                begins=lambda: tell.goes_on("starts its processes"),
+            )
     except Impossible as e:
         if q.fallback is False:
             raise
-        return await after_failure(host, ctx, row, manifest.id, e)
+        with engine.incarnations.restoring(row, "", ctx.conn.operator):
+            return await after_failure(host, ctx, row, manifest.id, e)
     session, epoch = made.session, made.session.record.epoch
     ctx.act.outcome = {"checkpoint": manifest.id, "epoch": epoch, "replaced": [*made.replaced]}
     return Restored(
@@ -235,20 +268,22 @@ async def restore(host: Host, ctx: Context, q: Restore) -> Restored:
         replaced=made.replaced,
         losses=manifest.losses,
         connections=_lost(made),
+        **_beside(made),
         kept=made.kept if made.kept and not ctx.conn.channel else ABSENT,
+        halted=made.halted or ABSENT,
     )
 
 
-def _taking(leases: Leases, row: SessionRow, q: Restore, tell: Tell) -> Take | None:
+def _taking(leases: Leases, row: SessionRow, q: Restore, tell: Progress) -> Take | None:
     """How the epoch of a session that another machine may have is taken."""
     if leases.shared and not row.rehomable:
         return None
     return lambda row: leases.take_over(row, q.lost is True, _waiting(tell))
 
 
-def _waiting(tell: Tell) -> Waiting:
+def _waiting(tell: Progress) -> Waiting:
     def waiting(left: float, why: str) -> None:
-        tell(f"waits {left:.0f} s: {why}", 0)
+        tell.until(f"waits for the lease: {why}", 0, time.time() + left)
 
     return waiting
 
@@ -267,9 +302,17 @@ async def _take_over(host: Host, ctx: Context, q: Restore, session: str) -> Rest
         )
     details = {"checkpoint": copy.checkpoint, "lost": copy.sender_name, "contained": "True"}
     await engine.door.enter(ctx.act, ProposedAct("restore", details=details, wait_s=q.hold))
-    made = await engine.copies.take_over(
-        copy, ctx.conn.operator, lost=True, stated=q.lost is True, waiting=_waiting(_tell(ctx))
-    )
+    tell = _Telling(ctx)
+    tell(EXAMINED, sum(rules.objects(copy).values()))
+    with giving_up(f"nothing is taken over, and the copy of {copy.sender_name} stays here"):
+        made = await engine.copies.take_over(
+            copy,
+            ctx.conn.operator,
+            lost=True,
+            stated=q.lost is True,
+            waiting=_waiting(tell),
+            begins=lambda: tell.goes_on("starts its processes"),
+        )
     session_, epoch = made.session, made.session.record.epoch
     ctx.act.outcome = {"checkpoint": copy.checkpoint, "epoch": epoch, "lost": copy.sender}
     return Restored(
@@ -282,13 +325,26 @@ async def _take_over(host: Host, ctx: Context, q: Restore, session: str) -> Rest
         replaced=made.replaced,
         losses=(),
         connections=_lost(made),
+        **_beside(made),
         taken_from=copy.sender_name,
         act=copy.record[0],
+        unfenced=leased is None or not leased.rehomable,
+        halted=made.halted or ABSENT,
+        files=tuple(ArrivedFiles(**one) for one in made.files) if not ctx.conn.channel else ABSENT,
     )
 
 
 def _lost(made: incarnations.Restored) -> tuple[LostConnection, ...]:
     return tuple(LostConnection(**one) for one in made.connections)
+
+
+def _beside(made: incarnations.Restored) -> dict[str, Any]:
+    in_flight, later, more = made.past
+    return {
+        "in_flight": tuple(ActBeside(**one) for one in in_flight),
+        "later": tuple(ActBeside(**one) for one in later),
+        "later_more": more,
+    }
 
 
 def _clock(at: float) -> str:

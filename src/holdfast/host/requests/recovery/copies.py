@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from holdfast.core.checkpoint import copies as rules
 from holdfast.core.checkpoint.copies import EVERY_MIN_S, Unusable
 from holdfast.core.contract.copies import (
+    ArrivedFiles,
     CheckCopy,
     CommitCopy,
     CopyChecked,
@@ -33,11 +34,13 @@ from holdfast.core.contract.copies import (
 from holdfast.core.contract.message import Nothing
 from holdfast.home import machines
 from holdfast.host.acts.act_context import ProposedAct
+from holdfast.host.checkpoints.save import examine, impossible
 from holdfast.host.copies import arrive
 from holdfast.host.copies import trusted as known
 from holdfast.host.copies.arrive import COPIED, MOVED
 from holdfast.host.requests.host import Context, Host
 from holdfast.host.runtime.flow import Upstream
+from holdfast.host.runtime.progress import giving_up
 from holdfast.model import signing
 from holdfast.model.errors import NotFound, Refused, TimedOut, Usage
 
@@ -111,7 +114,10 @@ async def move(host: Host, ctx: Context, q: Move) -> Moved:
     engine, session = host.engine, host.engine.find(q.session)
     machine = engine.copies.trusted(q.machine)
     if q.check:
-        await engine.copies.sending.ask_whether(session, machine)
+        found = await examine(engine.incarnations.checkpoints, session)
+        if not found.possible:
+            raise impossible(session, found)
+        await engine.copies.sending.ask_whether(session, machine, found.bytes)
         return Moved(
             id=session.id,
             name=session.name,
@@ -125,12 +131,13 @@ async def move(host: Host, ctx: Context, q: Move) -> Moved:
     details = {"machine": machine.name}
     await engine.door.enter(ctx.act, ProposedAct("move", details=details, wait_s=q.hold))
 
-    def tell(step: str, done: int) -> None:
-        ctx.conn.event("progress", request=ctx.number, step=step, bytes=done)
-
-    done = await engine.copies.moving.move(session, machine, ctx.conn.operator, tell)
+    with giving_up(f"{session.name} goes on here as it was"):
+        moving, by = engine.copies.moving, ctx.conn.operator
+        done = await moving.move(session, machine, by, ctx.progress())
     ctx.act.outcome = {"machine": machine.name, "epoch": done.epoch, "bytes": done.bytes}
-    return Moved(id=session.id, name=session.name, **done._asdict())
+    named = {"id": session.id, "name": session.name}
+    files = tuple(ArrivedFiles(**one) for one in done.files)
+    return Moved(**{**done._asdict(), **named, "files": files})
 
 
 # ------------------------------------------------------------ sessions of other machines
@@ -207,7 +214,7 @@ async def commit(host: Host, ctx: Context, q: CommitCopy) -> CopyKept:
     work = engine.copies.received.commit
     copy = await asyncio.to_thread(work, q.id, q.checkpoint, ctx.conn.operator)
     engine.copies.list_copy(copy)
-    ctx.act.outcome = {"session": q.id, "checkpoint": q.checkpoint, "at": copy.at}
+    ctx.act.outcome = {"session": q.id, "checkpoint": q.checkpoint, "at_ms": int(copy.at * 1000)}
     return CopyKept(id=q.id, checkpoint=q.checkpoint, at=copy.at)
 
 
@@ -236,7 +243,8 @@ async def take(host: Host, ctx: Context, q: TakeCopy) -> TakenOver:
     made = await asyncio.shield(work)
     epoch = made.session.record.epoch
     ctx.act.outcome = {"session": q.id, "checkpoint": q.checkpoint, "epoch": epoch}
-    return TakenOver(epoch=epoch, at=copy.at)
+    files = tuple(ArrivedFiles(**one) for one in made.files)
+    return TakenOver(epoch=epoch, at=copy.at, files=files)
 
 
 async def withdraw(host: Host, ctx: Context, q: TakeCopy) -> TakenOver:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.core.contract.checkpoints import Restored
-from holdfast.host.leases.fences import Awaited
+from holdfast.host.leases.fence import Awaited
 from holdfast.host.runtime.tasks import to_the_end
 from holdfast.host.storage import store
 from holdfast.host.storage.store import SessionRow
@@ -54,7 +54,7 @@ async def _begun(
     notes: tuple[str, ...] = (),
 ) -> Restored:
     ended = row.ended or row.created
-    # To its end, whether or not the client stays.
+    ctx.progress().goes_on("starts it anew")
     whole = _next(host, row, reason, notes, ctx.conn.operator)
     session = await to_the_end(whole, may_stop=lambda: False)
     lost, epoch = session.label["lost"], session.record.epoch

@@ -19,6 +19,7 @@ from holdfast.core.reaper.reaper import CHOICES, DEFAULT
 from holdfast.host.acts.act_context import ProposedAct
 from holdfast.host.requests.host import Context, Host
 from holdfast.host.residency.reaping import CHOICE
+from holdfast.host.runtime.progress import giving_up
 from holdfast.host.session.session import Session
 from holdfast.model.errors import Refused, Usage
 
@@ -86,10 +87,11 @@ async def drain(host: Host, ctx: Context, q: Drain) -> Drained:
         return Drained(draining=False, sessions=(), saved=0, left=0, bytes=0, took_s=0.0)
 
     def tell(facts: dict[str, Any]) -> None:
-        ctx.conn.event("progress", request=ctx.number, **facts)
+        ctx.conn.event("progress", request=ctx.number, stops=True, **facts)
 
     began = time.monotonic()
-    found = await draining.run(by, q.notice, to, tell)
+    with giving_up("new sessions are admitted again; those on the disk come back on attach"):
+        found = await draining.run(by, q.notice, to, tell)
     saved = sum(one.saved for one in found)
     size = sum(one.bytes for one in found if isinstance(one.bytes, int))
     ctx.act.outcome = {"saved": saved, "left": [one.id for one in found if not one.saved]}
