@@ -233,3 +233,10 @@ def test_any_is_rare_in_every_package() -> None:
         untyped = sum(len(re.findall(r"\bAny\b", one)) for one in texts)
         if package.name not in debt:
             assert untyped * 1000 <= limit * lines, f"{package.name}: {untyped} in {lines} lines"
+
+
+def test_the_modules_that_begin_first_exist() -> None:
+    """tests/conftest.py gives the workers these modules first."""
+    assert not [
+        one for one in text("tests/longest.txt").split() if not (ROOT / "tests" / one).exists()
+    ]

@@ -101,7 +101,10 @@ MAY: dict[str, dict[str, set[str]]] = {
             ),
             "presence",
         },
-        "link": {"gone", "identity", "remote", "repeating", "signing", "start", "stdin"},
+        "link": {
+            *("everywhere", "gone", "identity", "remote", "repeating", "signing", "start"),
+            "stdin",
+        },
         "repeating": {"gone"},
         "gone": set(),
         "engine": {"gone", "link", "repeating", "attach", "signing"},

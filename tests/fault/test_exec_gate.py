@@ -12,7 +12,8 @@ import pytest
 from tests.support.exec_gate.gated_session import LAYOUTS, NO_TAC, obey
 from tests.support.installation import eventually, installation
 
-KILLS = 30
+KILLS = 10
+KILLS_LONG = 60  # in the soak
 WORK = """
 n=0
 while [ ! -e %s ]; do
@@ -25,9 +26,10 @@ echo over
 """
 
 
+@pytest.mark.parametrize("count", [KILLS, pytest.param(KILLS_LONG, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_s4_every_exec_is_right_whenever_the_host_dies(
-    tmp_path_factory: pytest.TempPathFactory, layout: str
+    tmp_path_factory: pytest.TempPathFactory, layout: str, count: int
 ) -> None:
     with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as hf:
         obey(hf, NO_TAC)
@@ -37,7 +39,7 @@ def test_s4_every_exec_is_right_whenever_the_host_dies(
         (hf.user / "work.sh").write_text(WORK % (hf.user / "enough", results))
         hf.ok("run", "lab", "--", f"bash {hf.user}/work.sh > {hf.user}/out 2>&1 &")
         rng, kills = random.Random(30), 0
-        while kills < KILLS:
+        while kills < count:
             goal = lines(results) + rng.randrange(2, 12)
             eventually(lambda goal=goal: lines(results) >= goal, "some more execs")  # type: ignore[misc]
             os.kill(hf.host_pid, signal.SIGKILL)
@@ -50,8 +52,8 @@ def test_s4_every_exec_is_right_whenever_the_host_dies(
         told = results.read_text().splitlines()
         assert (
             not [line for line in told if line != "good"][:5]
-            and len(told) > 2 * KILLS
-            and kills == KILLS
+            and len(told) > 2 * count
+            and kills == count
         )
         print(f"{len(told)} execs, {kills} kills")
 

@@ -234,10 +234,11 @@ def test_every_probe_of_the_host_has_its_kill() -> None:
     # test_relay_faults.py. Tests of limits wait for theirs: nothing is half done there.
     # tests/host/storage/test_spool.py crashes at every operation on the files of the spool.
     # Of recovery: tests/e2e/recovery/test_drain.py, test_reaper.py, test_fork.py, test_keep.py and
-    # test_move.py.
+    # test_move.py, test_checkpoint.py.
     areas = (
         *("host.journal.", "host.join.", "host.uplink.", "host.limits.", "host.spool."),
         *("host.drain.", "host.evict.", "host.fork.", "host.keep.", "host.wake."),
+        "host.restore.",
         *("move.", "copies."),
     )
     elsewhere = [name for name in found if name.startswith(areas)]

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import resource
-import shutil
 import signal
 import socket
 import time
@@ -25,9 +24,10 @@ from tests.support import workload
 from tests.support.busy_machine import Busy, stripped
 from tests.support.checkers.history import Gap, Output, check_output, check_processes
 from tests.support.clients import Attached, Lean
+from tests.support.commands.source_copy import copy_source, forget_compiled
 from tests.support.installation import state_of
 from tests.support.keeper import Link, cpu_ns, stop
-from tests.support.stage import SOON_S, SOURCE, Stage, members
+from tests.support.stage import SOON_S, Stage, members
 
 LOSS = ("session.lost", "session.interrupted", "session.re_established")
 PATIENT = "[host]\naway_s = 120.0\n[session]\npace_s = 60.0\n"
@@ -404,10 +404,7 @@ def test_s4_up_with_another_release(stage: Stage) -> None:
 
     The session keeps its process.
     """
-    tree = Path(stage.directory, "site")
-    shutil.copytree(
-        SOURCE / "holdfast", tree / "holdfast", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    tree = copy_source(Path(stage.directory, "site"))
     version = tree / "holdfast" / "__init__.py"
     old = version.read_text()
     stage.env["PYTHONPATH"] = str(tree)
@@ -417,8 +414,7 @@ def test_s4_up_with_another_release(stage: Stage) -> None:
     stage.find_host()
     busy = Busy(stage, "busy", 8)
     version.write_text(old + '\n__version__ = "0.0.2"\n')
-    for path in tree.rglob("__pycache__"):
-        shutil.rmtree(path)
+    forget_compiled(version)
     second = stage.json("up", "--detach")
     assert second["release"] == "0.0.2"
     assert check_processes(busy.identity, {"busy": stage.identity("busy")}) == []

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.installation import Installation, alive, eventually
+from tests.support.recovery.checkpoint import criu
 
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >>"$DIARY"
@@ -262,3 +263,37 @@ def test_a_manager_that_cannot_start_the_host_is_not_waited_for(manager: Manager
     assert (
         not (manager.hf.home / "run/service").exists() and manager.hf.ask("ping")["pid"] != host.pid
     )
+
+
+def test_r2_a_hardened_host_saves_and_enters_sessions(manager: Manager) -> None:
+    """A filter of the unit refuses namespaces, tracing and capabilities to the host's children."""
+    criu()
+    hf = manager.hf
+    manager.nursery()
+    host = manager.start(
+        "tests.support.commands.hardened_unit",
+        "holdfast.host.main",
+        HOLDFAST_SERVICE="user",
+        PYTHONPATH=str(Path(__file__).parents[3]),
+    )
+    manager.hears("READY=1")
+    status = Path(f"/proc/{host.pid}/status").read_text()
+    assert "Seccomp:\t2" in status, "the host is hardened"
+    hf.ready("work", "--contained", "--net", "none")
+    serves = "python3 -c 'import socket; s = socket.create_server((\"\", 8123)); s.accept()'"
+    hf.quick("run", "work", "--", f"X=kept; {serves} & echo begun")
+    hf.ok("checkpoint", "work")
+    hf.ok("fork", "work", "-n", "1")
+    (hf.user / "given").write_text("content\n")
+    hf.ok("files", "put", "work", str(hf.user / "given"), "taken")
+    assert (hf.user / "taken").read_text() == "content\n"
+    forwarded = hf.start("forward", "work", "8123", "--listen", "127.0.0.1:0")
+    assert forwarded.stdout is not None
+    address = forwarded.stdout.readline().decode().partition(" at ")[2].split()[0]
+    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as line:
+        assert line.recv(1) == b"", "the program took the connection and ended"
+    forwarded.kill()
+    forwarded.wait()
+    hf.ok("checkpoint", "work", "--stop")
+    hf.ok("restore", "work")
+    assert hf.ok("run", "work", "--", "echo $X").out == "kept\n"

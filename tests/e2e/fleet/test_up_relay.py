@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.commands.source_copy import copy_source
 from tests.support.installation import Installation, alive, eventually, installation
 from tests.support.relays import RelayProcess
 
@@ -271,12 +271,7 @@ def test_one_that_was_started_otherwise_is_used_and_left_alone(hf: Installation)
 
 def test_an_upgrade_replaces_the_relay_with_the_host(hf: Installation, tmp_path: Path) -> None:
     """In place, as an installer does: the release is in one file."""
-    code = tmp_path / "code"
-    shutil.copytree(
-        Path(hf.env["PYTHONPATH"]) / "holdfast",
-        code / "holdfast",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
+    code = copy_source(tmp_path / "code")
     hf.env["PYTHONPATH"] = str(code)
     before = up(hf)
     file = code / "holdfast" / "__init__.py"

@@ -129,7 +129,25 @@ def test_o_keys_clients_and_seizes_are_counted(hf: Installation) -> None:
     )
 
 
+def pinned(hf: Installation) -> int | None:
+    """The bytes that all sessions pin; None if the page does not say."""
+    found = re.findall(r"^holdfast_sessions_pinned_bytes{.*} (\S+)", hf.quick("metrics"), re.M)
+    return int(sum(map(float, found))) if found else None
+
+
+def test_r8_memory_that_was_not_measured_yet_is_no_zero(hf: Installation) -> None:
+    hf.ready("resident")
+    hf.quick("down")
+    hf.quick("up", "--detach")
+    hf.quick("run", "resident", "--", "true")
+    assert pinned(hf) is None
+    eventually(lambda: pinned(hf) is not None, "the first round")
+    assert (pinned(hf) or 0) > 1_000_000
+    hf.end("resident")
+
+
 def test_o_metrics_as_json_are_the_same_families(hf: Installation) -> None:
+    hf.quick("ls", "--cost")  # the figures of the first round are there
     families = [json.loads(line) for line in hf.quick("metrics", "--json").splitlines()]
     assert all(set(one) == {"name", "kind", "help", "samples"} for one in families)
     names = {one["name"] for one in families}

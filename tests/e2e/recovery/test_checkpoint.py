@@ -21,9 +21,9 @@ from holdfast import home as homes
 from holdfast.client.link import Link
 from holdfast.model.errors import HoldfastError
 from tests.support.installation import Installation, Terminal, eventually, installation
-from tests.support.keeper import gone
-from tests.support.ordinary_user import passes_as_ordinary_user
-from tests.support.recovery.checkpoint import criu
+from tests.support.keeper import gone, hf_root
+from tests.support.ordinary_user import cases, passes_as_ordinary_user
+from tests.support.recovery.checkpoint import criu, unsavable
 
 ROOT = os.getuid() == 0
 PYTHON = "/usr/bin/python3"
@@ -78,7 +78,7 @@ def test_r2_a_saved_session_goes_on(hf: Installation) -> None:
     assert says(hf, "goes", "echo $X") == "kept\n"
     lines = (Path(made["path"]) / "manifest.json").read_text().splitlines()
     manifest = json.loads(lines[0])
-    assert manifest["format"] == 2 and manifest["bytes"] == made["bytes"]
+    assert manifest["format"] == 3 and manifest["bytes"] == made["bytes"]
     assert made["stored"] == made["added"] == sum(manifest["objects"].values())
     stored = Path(made["path"]).parent / "objects"
     assert {one.name for one in stored.iterdir()} == manifest["objects"].keys()
@@ -134,10 +134,11 @@ def test_r2_the_expected_size_is_right_for_shared_memory(hf: Installation) -> No
 
 
 def test_r2_a_plain_session_is_refused_with_the_reason(hf: Installation) -> None:
-    hf.ready("plain", "--plain")
+    """Of an ordinary user, or without hf-root."""
+    unsavable(hf.get(hf.ready("plain", "--plain")["id"])["keeper"])
     refused = hf.cli("checkpoint", "plain")
-    assert refused.rc == 7 and "it is a plain session" in refused.err
-    assert "--contained" in refused.err
+    reason = "end it and start it again" if ROOT else "of an ordinary user: only root may"
+    assert refused.rc == 7 and "it is a plain session" in refused.err and reason in refused.err
     assert says(hf, "plain", "echo on") == "on\n"
 
 
@@ -555,7 +556,7 @@ def test_forget_removes_the_checkpoints(hf: Installation) -> None:
     assert hf.cli("restore", "forgotten").rc == 3
 
 
-@pytest.mark.parametrize("step", ["begun", "saved", "stored"])
+@pytest.mark.parametrize("step", cases(["begun", "saved", "stored"], again=["saved"]))
 @pytest.mark.parametrize("stop", [False, True], ids=["going on", "to end"])
 def test_r2_a_session_survives_the_death_of_the_host_while_it_is_saved(
     fresh: Installation, step: str, stop: bool
@@ -589,7 +590,7 @@ def test_r2_a_session_survives_the_death_of_the_host_while_it_is_saved(
     saved(fresh, "host")
 
 
-@pytest.mark.parametrize("step", ["begun", "saved", "copied", "stored"])
+@pytest.mark.parametrize("step", cases(["begun", "saved", "copied", "stored"], again=["saved"]))
 @pytest.mark.parametrize("stop", [False, True], ids=["going on", "to end"])
 def test_r2_a_session_survives_the_end_of_the_client_while_it_is_saved(
     hf: Installation, step: str, stop: bool
@@ -664,14 +665,139 @@ def test_r2_a_restore_is_completed_if_the_client_leaves(hf: Installation) -> Non
     assert len([one for one in hf.ls() if one["id"] == made["id"]]) == 1
 
 
+@contextlib.contextmanager
+def without_new_keepers(hf: Installation) -> Iterator[None]:
+    """The nursery stands still, so that a restore that begins cannot end."""
+    nursery = hf.peer("nursery.sock")
+    assert nursery is not None
+    os.kill(nursery, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(nursery, signal.SIGCONT)
+
+
+def test_r2_s8_s9_clients_see_a_restore_and_wait_for_it(hf: Installation) -> None:
+    made = shell(hf, "slowly")
+    ran = hf.cli("run", "slowly", "--json", "--", "(exit 3)").json["ref"]
+    saved(hf, "slowly", "--stop")
+    on_disk = hf.ok("resolve", made["ref"])
+    assert "checkpointed" in on_disk.out and "holdfast restore slowly" in on_disk.out
+    act = hf.ok("resolve", ran, "--json").json
+    assert (act["state"], act["exit_code"]) == ("checkpointed", 3)
+    assert hf.cli("resolve", f"hf:{made['id']}@2", "--json").json["known"] is False
+    refused = hf.cli("end", "slowly")
+    assert refused.rc == 5 and "holdfast forget slowly" in refused.err
+    with without_new_keepers(hf):
+        restoring = hf.start("restore", "slowly")
+        eventually(lambda: hf.get("slowly")["state"] == "restoring" or None, "the restore")
+        assert [one["state"] for one in hf.ls() if one["id"] == made["id"]] == ["restoring"]
+        assert hf.ok("resolve", ran, "--json").json["state"] == "restoring"
+        refused = hf.cli("who", "slowly")
+        assert refused.rc == 5 and "is being restored" in refused.err, refused
+        terminal = hf.attach("slowly", size=(200, 24))
+        terminal.see("restoring slowly")
+        clients = [
+            hf.start("run", "slowly", "--", "echo $X >~/ran"),
+            hf.start("wait", "slowly", "--for", "idle"),
+        ]
+        for op in ("attach", "run", "wait"):
+            hf.under_way(op, 1)
+    assert restoring.wait() == 0
+    assert [(one.communicate()[1], one.returncode) for one in clients] == [(b"", 0)] * 2
+    terminal.send("echo $X-at''tached\r")
+    terminal.see("kept-attached")
+    assert terminal.leave() == 0
+    assert says(hf, "slowly", "cat ~/ran") == "kept\n"
+    told = hf.ok("events", "slowly", "--json").records
+    [begun] = [e for e in told if e["event"] == "session.restoring"]
+    assert (begun["before"], begun["after"]) == ("checkpointed", "restoring")
+    assert begun["operator"] and begun["checkpoint"].startswith("cp-")
+
+
+def test_s9_a_saved_session_names_its_operator_and_leaves_no_process(hf: Installation) -> None:
+    made = shell(hf, "named")
+    hf.quick("run", "named", "--", "sleep 1000 & sleep 1000 & true")
+    saved(hf, "named", "--stop")
+    told = hf.ok("events", "named", "--json").records
+    [ended] = [e for e in told if e["event"] == "session.checkpointed"]
+    [new] = [e for e in told if e["event"] == "session.started"]
+    assert (ended["ended_by"], ended["survivors"]) == (new["operator"], 0)
+    assert hf.get(made["id"])["ended_by"] == new["operator"]
+    said = hf.ok("up", "--detach").out
+    assert "holdfast attach named" not in said
+    assert "holdfast restore" in next(one for one in said.splitlines() if "on the disk" in one)
+
+
+@pytest.mark.parametrize("how", ["followed", "alone"])
+def test_a9_s8_a_command_that_is_saved_while_it_runs_is_not_over(
+    hf: Installation, how: str
+) -> None:
+    go, name = hf.user / f"go-{how}", f"runs-{how}"
+    made = shell(hf, name)
+    text = f"echo begun; until [ -e {go} ]; do sleep 0.1; done; echo over; (exit 7)"
+    run = ("run", name, "--once", "k1", "--", text)
+    first = hf.start(*run)
+    hf.wait(name, "text:^begun")
+    saved(hf, name, "--stop")
+    out, said = first.communicate()
+    assert (first.returncode, out) == (255, b"begun\n")
+    assert b"had not ended" in said and b"--once" in said, said
+    [act] = [
+        one["facts"]["act"]
+        for one in hf.ok("log", made["id"], "--json").records
+        if (one["kind"], one["phase"]) == ("command", "outcome") and "exit_code" not in one["facts"]
+    ]
+    ref = f"{made['ref']}#{act}"
+    assert hf.ok("resolve", ref, "--json").json["exit_code"] is None
+    restored(hf, name)
+    if how == "followed":
+        second = hf.start(*run)
+        hf.under_way("run", 1)
+        go.touch()
+        assert (second.communicate(), second.returncode) == ((b"begun\nover\n", b""), 7)
+    go.touch()
+    seen = eventually(
+        lambda: (one := hf.ok("resolve", ref, "--json").json)["exit_code"] is not None and one,
+        "the exit code in the record",
+    )
+    assert seen["exit_code"] == 7
+    again = hf.cli(*run)
+    assert (again.rc, again.out) == (7, "begun\nover\n")
+
+
+def test_r3_no_lease_is_shown_of_a_session_that_is_nowhere(hf: Installation) -> None:
+    for word in ("zzzz", "0123456789ab"):
+        for act in ("show", "invalidate"):
+            assert hf.cli("lease", act, word).rc == 3, word
+
+
+def test_s9_a_restore_that_fails_is_told(hf: Installation) -> None:
+    file = hf.user / "told"
+    file.write_text("one")
+    shell(hf, "told")
+    hf.quick("run", "told", "--", f"exec 7<{file}")
+    saved(hf, "told", "--stop")
+    file.write_text("another size")
+    assert hf.cli("restore", "told", "--no-fallback").rc == 7
+    told = hf.ok("events", "told", "--json").records
+    [failed] = [e for e in told if e["event"] == "session.restore_failed"]
+    assert (failed["before"], failed["after"]) == ("restoring", "checkpointed")
+    assert "has changed since the checkpoint" in failed["reason"]
+    assert hf.get("told")["state"] == "checkpointed"
+
+
 def test_r2_a_session_is_restored_or_forgotten_but_not_both(hf: Installation) -> None:
     made = hf.get(shell(hf, "both")["id"])
     saved(hf, "both", "--stop")
     link = Link(homes.resolve(hf.env), "tester", autostart=False)
     other = Link(homes.resolve(hf.env), "tester", autostart=False)
-    problems = list[str]()
+    problems, asked = list[str](), list[Any]()
 
     def forget(event: Any) -> None:
+        if asked:
+            return  # once, at the first report of progress
+        asked.append(event)
         try:
             other.request("forget", session="both")
         except HoldfastError as e:
@@ -728,6 +854,44 @@ def test_r2_replaced_content_survives_the_death_of_the_host(fresh: Installation)
         assert content is not None and content.read() == b"one\ntwo\n"
 
 
+@pytest.mark.parametrize("step", ["create.spawned", "restore.claimed"])
+@pytest.mark.parametrize("halted", [False, True])
+def test_r2_the_next_host_finishes_a_restore(fresh: Installation, step: str, halted: bool) -> None:
+    """The keeper has the processes, but neither the screen nor the halt of the checkpoint."""
+    criu()
+    hf, made = fresh, fresh.get(shell(fresh, "left")["id"])
+    hf.quick("run", "left", "--", "echo on the screen; exec 7>&1; sleep 4321 &")
+    if halted:
+        hf.quick("halt", "left")
+    checkpoint = saved(hf, "left", "--stop")["checkpoint"]
+    hf.quick("down")
+    hf.quick("up", "--detach", env={"HOLDFAST_PROBE": f"kill@host.{step}"})
+    host = hf.host_pid
+    hf.cli("restore", "left")
+    eventually(lambda: gone(host) or None, "the host to die")
+    hf.ok("up", "--detach")
+    row = hf.get("left")
+    assert row["id"] == made["id"]
+    assert row["state"] == ("halted" if halted else "detached") and not row.get("reason")
+    if halted:
+        hf.quick("resume", "left")
+    assert "on the screen" in hf.screen("left")
+    assert says(hf, "left", "echo $X; jobs | grep -c sleep") == "kept\n1\n"
+    assert [(e["checkpoint"], e["epoch"]) for e in restores(hf)] == [(checkpoint, 2)]
+    hf.ok("down")
+    hf.ok("up", "--detach")
+    assert says(hf, "left", "echo $X") == "kept\n", "the restore is finished only once"
+    assert len(restores(hf)) == 1
+    saved(hf, "left", "--stop")
+    restored(hf, "left")
+    assert says(hf, "left", "echo $X") == "kept\n"
+
+
+def restores(hf: Installation) -> list[dict[str, Any]]:
+    told = [json.loads(line) for line in hf.quick("events", "--json").splitlines()]
+    return [one for one in told if one["event"] == "session.restored"]
+
+
 def test_r2_the_reply_names_the_files_that_gave_way(hf: Installation) -> None:
     made = hf.get(shell(hf, "gives-way")["id"])
     file = hf.user / "gives-way"
@@ -773,6 +937,116 @@ def test_the_next_host_removes_checkpoints_of_forgotten_sessions(fresh: Installa
     fresh.ok("up", "--detach")
     eventually(lambda: not forgotten.exists() or None, "the checkpoint to be removed")
     assert made.exists()
+
+
+# ---------------------------------------------------------------- plain sessions
+
+plain = pytest.mark.skipif(not ROOT, reason="only plain sessions of root can be saved")
+
+
+def with_daemon(hf: Installation, name: str) -> int:
+    """A session with a variable and a daemon; returns the number of the daemon."""
+    hf.ready(name, "--plain")
+    hf.quick("run", name, "--", f"X=kept; setsid -f sh -c 'echo $$ >{name}; exec sleep 3333'")
+    file = hf.user / name
+    return eventually(lambda: file.exists() and int(file.read_text() or 0), "the daemon")
+
+
+def processes(hf: Installation, name: str) -> dict[int, str]:
+    found = json.loads(hf.quick("graph", name, "--json"))["processes"]
+    return {one["pid"]: one["comm"] for one in found}
+
+
+@plain
+def test_r2_a_session_goes_on_below_the_same_numbers(hf: Installation) -> None:
+    """Also after a second restore, a restart of the host between, and with its exit code."""
+    daemon = with_daemon(hf, "plain-comes")
+    before = processes(hf, "plain-comes")
+    assert before[daemon] == "sleep" and "hf-root" not in before.values()
+    hf.ok("checkpoint", "plain-comes")
+    assert processes(hf, "plain-comes") == before and says(hf, "plain-comes", "echo $X") == "kept\n"
+    for _ in range(2):
+        made = hf.get("plain-comes")
+        assert hf.ok("checkpoint", "plain-comes", "--stop", "--json").json["saved"]["ended"]
+        assert hf.get("plain-comes")["state"] == "checkpointed"
+        assert all(map(gone, before))
+        os.kill(hf.host_pid, signal.SIGKILL)
+        hf.ok("up", "--detach")
+        hf.ok("restore", "plain-comes", "--no-fallback")
+        again = hf.get("plain-comes")
+        assert again["epoch"] == made["epoch"] + 1 and again["pid"] == made["pid"]
+        assert processes(hf, "plain-comes") == before
+        assert says(hf, "plain-comes", "echo $X") == "kept\n"
+    os.kill(hf.host_pid, signal.SIGKILL)
+    hf.ok("up", "--detach")
+    assert says(hf, "plain-comes", "echo $X") == "kept\n"
+    hf.quick("send", "plain-comes", "exit 7", "--enter")
+    eventually(lambda: hf.get(made["id"])["state"] == "ended" or None, "the end of the session")
+    assert hf.get(made["id"])["exit_code"] == 7
+    assert not gone(daemon), "a daemon of a plain session survives the shell"
+    os.kill(daemon, signal.SIGKILL)
+
+
+@plain
+def test_r2_end_ends_all_processes_of_a_restored_session(hf: Installation) -> None:
+    daemon = with_daemon(hf, "plain-ends")
+    hf.ok("checkpoint", "plain-ends", "--stop")
+    hf.ok("restore", "plain-ends", "--no-fallback")
+    keeper = hf.get("plain-ends")["keeper"]
+    top, program = hf_root(keeper), hf.get("plain-ends")["pid"]
+    assert top
+    hf.ok("end", "plain-ends")
+    eventually(lambda: all(map(gone, (daemon, program, top))) or None, "the end of all")
+
+
+@plain
+def test_r2_r1_a_process_with_a_number_of_the_session_is_named(hf: Installation) -> None:
+    """Here the daemon, which survived the session. The session comes back without its memory."""
+    daemon = with_daemon(hf, "plain-taken")
+    made = hf.get("plain-taken")
+    hf.ok("checkpoint", "plain-taken")
+    hf.quick("send", "plain-taken", "exit", "--enter")
+    eventually(lambda: hf.get(made["id"])["state"] == "ended" or None, "the end of the session")
+    reason = f"process {daemon} (sleep) has the number of a process of the session"
+    refused = hf.cli("restore", "plain-taken", "--no-fallback")
+    assert refused.rc == 7 and reason in refused.err
+    assert hf.get(made["id"])["state"] == "ended"
+    fallen = hf.cli("restore", "plain-taken")
+    assert reason in fallen.out + fallen.err
+    assert says(hf, "plain-taken", "echo ${X-lost}") == "lost\n"
+    hf.ok("end", "plain-taken")
+    os.kill(daemon, signal.SIGKILL)
+    hf.ok("restore", "plain-taken", "--no-fallback")
+    assert says(hf, "plain-taken", "echo $X") == "kept\n"
+    hf.end("plain-taken")
+
+
+@plain
+def test_r2_a_lost_session_comes_back(hf: Installation) -> None:
+    """Its keeper was killed."""
+    hf.ready("plain-lost", "--plain")
+    hf.quick("run", "plain-lost", "--", "X=kept")
+    hf.ok("checkpoint", "plain-lost")
+    made = hf.get("plain-lost")
+    os.kill(made["keeper"], signal.SIGKILL)
+    eventually(lambda: hf.get(made["id"])["state"] == "ended" or None, "the end of the session")
+    hf.ok("restore", "plain-lost", "--no-fallback")
+    assert says(hf, "plain-lost", "echo $X") == "kept\n"
+    hf.end("plain-lost")
+
+
+@plain
+def test_r2_hf_root_comes_back_after_its_file_was_removed(hf: Installation) -> None:
+    with_daemon(hf, "plain-file")
+    hf.ok("checkpoint", "plain-file", "--stop")
+    [path] = Path(hf.env["HOLDFAST_HOME"], "run").glob("hf-root-*/hf-root")
+    path.unlink()
+    hf.ok("restore", "plain-file", "--no-fallback")
+    assert says(hf, "plain-file", "echo $X") == "kept\n"
+    hf.end("plain-file")
+
+
+# ---------------------------------------------------------------- as an ordinary user
 
 
 @pytest.mark.skipif(not ROOT, reason="it is being run as an ordinary user")

@@ -25,7 +25,7 @@ from holdfast.model import durations
 from holdfast.model.errors import HoldfastError
 from tests.support.installation import Installation, Terminal, eventually, installation
 from tests.support.keeper import gone
-from tests.support.recovery.checkpoint import criu
+from tests.support.recovery.checkpoint import criu, unsavable
 
 NOTICE = "100s"
 MANY = 20
@@ -93,7 +93,7 @@ def test_r9_twenty_sessions_are_saved_in_time_and_come_back(hf: Installation) ->
 
 def test_r9_sessions_that_cannot_be_saved_are_named(hf: Installation) -> None:
     shell(hf, "good")
-    hf.ready("plain", "--plain")
+    unsavable(hf.get(hf.ready("plain", "--plain")["id"])["keeper"])
     found = drained(hf, rc=7)
     assert (found["saved"], found["left"]) == (1, 1)
     by_name = {one["name"]: one for one in found["sessions"]}

@@ -16,6 +16,7 @@ from holdfast.host.leases.sqlite import SQLiteStore
 from holdfast.host.processes import process
 from holdfast.model.errors import Fenced
 from tests.support.installation import SOON_S, Installation, eventually
+from tests.support.ordinary_user import needs
 from tests.support.recovery.checkpoint import criu
 from tests.support.recovery.leases import (
     DRIFT,
@@ -26,6 +27,9 @@ from tests.support.recovery.leases import (
     counting,
     locked,
 )
+from tests.support.recovery.wall_clock import wall_clock
+
+DAY_S = 86_400
 
 
 @pytest.fixture
@@ -131,6 +135,37 @@ def test_r3_a_keeper_that_was_stopped_goes_on_with_the_newest_deadline(hf: Insta
     assert state(hf, "work") == "detached"
 
 
+def test_r3_steps_of_the_wall_clock_change_nothing(
+    tmp_path: Path, store: Path, rival: Rival
+) -> None:
+    """Host, nursery, keeper and programs have a wall clock that the test sets."""
+    needs("cc")
+    config = f'[lease]\nterm_s = {TERM_S}\ndrift = {DRIFT}\npath = "{store}"\n'
+    made = Installation(tmp_path, config)
+    with wall_clock(tmp_path) as (environment, advance):
+        made.env |= environment
+        try:
+            counter, session = counting(made, "work"), made.get("work")["id"]
+            made.ready("other")
+            for days in (2, -2):
+                advance(days * DAY_S)
+                shown = int(made.ok("run", "other", "--", "date +%s").out)
+                assert abs(shown - time.time()) > DAY_S, "the clock was set"
+                ends = boottime() + 2 * TERM_S
+                while boottime() < ends:
+                    eventually(counter.goes_on, "the program goes on")
+                assert happened(made, "work") == ["session.rehomable"]
+            os.kill(made.host_pid, signal.SIGSTOP)
+            try:
+                advance(0)
+                _, at = rival.takes(session)
+                assert counter.last() < at and counter.stands()
+            finally:
+                os.kill(made.host_pid, signal.SIGCONT)
+        finally:
+            made.close()
+
+
 def test_r3_the_next_host_finds_a_fenced_session(hf: Installation) -> None:
     counter = counting(hf, "work")
     os.kill(hf.host_pid, signal.SIGKILL)
@@ -219,7 +254,8 @@ def test_r3_an_invalidated_lease_is_fenced_at_once_and_free_after_the_wait(
     session = hf.get("work")["id"]
     said = hf.quick("lease", "invalidate", "work")
     assert "invalidated" in said and "no machine may" in said
-    eventually(lambda: state(hf, "work") == "fenced", "the owner has looked")
+    assert state(hf, "work") == "fenced"
+    refused_attach(hf)
     assert counter.stands()
     early = hf.attempt("rehome", "work", "on")
     assert early.rc == 4 and "invalidated" in early.err, "also the owner has to wait"
@@ -234,10 +270,24 @@ def test_r3_an_invalidated_lease_is_fenced_at_once_and_free_after_the_wait(
     )
 
 
+def refused_attach(hf: Installation) -> None:
+    """The refusal has the reason, and what takes the session back."""
+    refused = hf.attempt("send", "work", "x", "--json")
+    assert refused.rc == 4 and "tester invalidated its lease" in refused.err, refused
+    assert "`holdfast rehome work on` takes it back" in refused.err
+    with pytest.raises(Fenced) as attach:
+        hf.ask("attach", session="work", cols=80, rows=24)
+    assert attach.value.facts["why"] == "tester invalidated its lease"
+    assert isinstance(attach.value.facts["until"], float)
+
+
 def test_r3_an_operator_takes_an_invalidated_session_back(hf: Installation) -> None:
     counter = counting(hf, "work")
     hf.quick("lease", "invalidate", "work")
-    eventually(lambda: state(hf, "work") == "fenced", "the owner has looked")
+    refused_attach(hf)
+    ends = boottime() + 1.5 * TERM_S  # the deadline that the keeper had is over
+    eventually(lambda: boottime() > ends, "a term is over")
+    refused_attach(hf)
     eventually(lambda: hf.attempt("rehome", "work", "on").rc == 0, "the wait is over")
     eventually(lambda: state(hf, "work") == "detached", "the session goes on")
     eventually(counter.goes_on, "the program goes on")
@@ -253,7 +303,7 @@ def test_r3_a_pinned_session_is_not_taken(hf: Installation, rival: Rival) -> Non
     assert hf.attempt("lease", "invalidate", "work").rc == 4
     os.kill(hf.host_pid, signal.SIGKILL)
     hf.ok("up", "--detach")
-    assert hf.quick("lease", "show", "work").startswith("work: epoch 1 on ")
+    assert hf.quick("lease", "show", "work").startswith("work: incarnation 1 on ")
 
 
 def test_r3_making_a_session_rehomable_is_a_right_of_its_own(hf: Installation) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -21,7 +22,7 @@ from holdfast.client.link import Link
 from holdfast.model.errors import HoldfastError
 from tests.support.installation import Installation, eventually, installation
 from tests.support.keeper import gone
-from tests.support.ordinary_user import passes_as_ordinary_user
+from tests.support.ordinary_user import cases, passes_as_ordinary_user
 from tests.support.recovery.checkpoint import criu
 
 ROOT = os.getuid() == 0
@@ -194,6 +195,25 @@ def test_r5_the_record_of_a_branch_begins_with_its_parent(hf: Installation) -> N
     assert "session.forked" in events
 
 
+def test_o_mode_4_a_fork_and_its_end_are_told(hf: Installation) -> None:
+    def counts() -> list[float]:
+        page = hf.quick("metrics")
+        line = r'^holdfast_events_total{event="session.%s"} (\S+)'
+        return [
+            sum(map(float, re.findall(line % one, page, re.M)))
+            for one in ("forked", "kept", "discarded")
+        ]
+
+    before = counts()
+    shell(hf, "told")
+    kept, other = forked(hf, "told", "-n", "2")["branches"]
+    hf.ok("keep", kept["id"])
+    assert [after - was for after, was in zip(counts(), before, strict=True)] == [1, 1, 1]
+    events = {(one.get("session"), one["event"]) for one in hf.ok("events", "--json").records}
+    assert (hf.get("told")["id"], "session.forked") in events
+    assert {(kept["id"], "session.kept"), (other["id"], "session.discarded")} <= events
+
+
 def test_r5_a_branch_is_a_full_session(hf: Installation) -> None:
     """It can be attached, saved, restored, halted, forked and ended."""
     shell(hf, "full")
@@ -254,8 +274,9 @@ def test_r5_the_check_says_what_is_possible_and_stops_nothing(hf: Installation) 
     assert refused.rc == 7 and "it is halted" in refused.err
     hf.quick("resume", "checks")
     hf.ready("plain", "--plain")
-    refused = hf.cli("fork", "plain")
-    assert refused.rc == 7 and "it is a plain session" in refused.err
+    for options in ((), ("--check",)):
+        refused = hf.cli("fork", "plain", *options)
+        assert refused.rc == 7 and "it is a plain session" in refused.err
 
 
 def test_r5_a_port_on_the_network_of_the_machine_is_refused(hf: Installation) -> None:
@@ -368,7 +389,7 @@ def test_r5_a_discarded_branch_is_gone_with_its_files(hf: Installation) -> None:
 # ---------------------------------------------------------------- crashes
 
 
-@pytest.mark.parametrize("step", ["copied", "begun", "saved", "resumed"])
+@pytest.mark.parametrize("step", cases(["copied", "begun", "saved", "resumed"], again=["saved"]))
 def test_r5_a_crash_of_the_host_leaves_the_parent_and_no_half_branch(
     fresh: Installation, step: str
 ) -> None:
@@ -393,7 +414,9 @@ def test_r5_a_crash_of_the_host_leaves_the_parent_and_no_half_branch(
     assert says(fresh, "host-1", "echo $X") == "kept\n"
 
 
-@pytest.mark.parametrize("step", ["copied", "dumped", "restored", "complete"])
+@pytest.mark.parametrize(
+    "step", cases(["copied", "dumped", "restored", "complete"], again=["restored"])
+)
 def test_r5_a_host_that_dies_in_a_fork_leaves_all_branches_or_none(
     fresh: Installation, step: str
 ) -> None:

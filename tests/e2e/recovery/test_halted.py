@@ -1,7 +1,8 @@
 """A halted session can be saved, stays halted, and comes back halted (R2, A4, A8).
 
-The workload counts in a mapped file, so an instruction that runs in between shows.
-The last test runs this file again as an ordinary user, whose halts have no control group.
+The workload counts in a mapped file, so an instruction that runs in between shows. Plain sessions
+take part as root. The last test runs this file again as an ordinary user, whose halts have no
+control group.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.support.recovery.checkpoint import criu
 
 ROOT = os.getuid() == 0
 PYTHON = "/usr/bin/python3"
+LAYOUTS = ["contained", *(["plain"] if ROOT else [])]
 COUNT = """\
 import mmap, struct, sys, threading
 with open(sys.argv[1], "w+b") as file:
@@ -64,9 +66,9 @@ def counts(hf: Installation, name: str) -> None:
     eventually(more, "the counters to go on")
 
 
-def begun(hf: Installation, name: str) -> None:
+def begun(hf: Installation, name: str, layout: str = "contained") -> None:
     """A session with a counter in the background, a stopped job, and a variable."""
-    hf.ready(name, "--contained")
+    hf.ready(name, f"--{layout}")
     hf.quick("run", name, "--", f"X=kept; {PYTHON} count.py {name}.count & sleep 1234 &")
     hf.quick("run", name, "--", "kill -STOP %2")
     counts(hf, name)
@@ -86,54 +88,70 @@ def saved(hf: Installation, name: str, *args: str) -> dict[str, Any]:
     return said
 
 
-def test_a4_r2_a_halted_session_stays_halted_while_it_is_saved(hf: Installation) -> None:
-    begun(hf, "halted")
-    hf.quick("halt", "halted")
-    before = counter(hf, "halted")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a4_r2_a_halted_session_stays_halted_while_it_is_saved(
+    hf: Installation, layout: str
+) -> None:
+    name = f"halted-{layout}"
+    begun(hf, name, layout)
+    hf.quick("halt", name)
+    before = counter(hf, name)
     for _ in range(2):
-        saved(hf, "halted")
-        assert hf.get("halted")["state"] == "halted" and counter(hf, "halted") == before
-    assert hf.cli("run", "halted", "--", "true").rc
-    assert counter(hf, "halted") == before
-    lives(hf, "halted")
+        saved(hf, name)
+        assert hf.get(name)["state"] == "halted" and counter(hf, name) == before
+    assert hf.cli("run", name, "--", "true").rc
+    assert counter(hf, name) == before
+    lives(hf, name)
 
 
-def test_a4_r2_a_halted_session_comes_back_halted(hf: Installation) -> None:
-    begun(hf, "comes")
-    hf.quick("halt", "comes")
-    before = counter(hf, "comes")
-    saved(hf, "comes", "--stop")
-    assert counter(hf, "comes") == before
-    hf.ok("restore", "comes")
-    assert hf.get("comes")["state"] == "halted" and counter(hf, "comes") == before
-    saved(hf, "comes", "--stop")
-    hf.ok("restore", "comes")
-    assert hf.get("comes")["state"] == "halted" and counter(hf, "comes") == before
-    lives(hf, "comes")
-    hf.quick("halt", "comes")
-    before = counter(hf, "comes")
-    assert hf.get("comes")["state"] == "halted"
-    lives(hf, "comes")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a4_r2_a_halted_session_comes_back_halted(hf: Installation, layout: str) -> None:
+    name = f"comes-{layout}"
+    begun(hf, name, layout)
+    hf.quick("halt", name)
+    before = counter(hf, name)
+    saved(hf, name, "--stop")
+    assert counter(hf, name) == before
+    said = hf.ok("restore", name).out
+    assert f"it is still halted, as when it was saved; `holdfast resume {name}`" in said
+    assert hf.get(name)["state"] == "halted" and counter(hf, name) == before
+    terminal = hf.attach(name, size=(120, 24))
+    terminal.see(f"{name} is halted")
+    saved(hf, name, "--stop")
+    assert hf.ok("restore", name, "--json").json["halted"] is True
+    terminal.see("R resumes")
+    assert terminal.leave() == 0
+    listed = hf.ok("events", name, "--json").records
+    told = [one for one in listed if one["event"] == "session.restored"]
+    assert [one["halted"] for one in told] == [True, True]
+    assert hf.get(name)["state"] == "halted" and counter(hf, name) == before
+    lives(hf, name)
+    hf.quick("halt", name)
+    before = counter(hf, name)
+    assert hf.get(name)["state"] == "halted"
+    lives(hf, name)
 
 
-def test_a4_a_failed_checkpoint_leaves_the_halt_as_it_was(hf: Installation) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a4_a_failed_checkpoint_leaves_the_halt_as_it_was(hf: Installation, layout: str) -> None:
     """CRIU fails when all processes are seized and thawed: a connection is not accepted yet."""
-    begun(hf, "fails")
+    name = f"fails-{layout}"
+    begun(hf, name, layout)
     code = (
         "import socket,signal; s=socket.create_server(('127.0.0.1',0)); "
         "c=socket.create_connection(s.getsockname()); "
         "print('PRE' + 'PARED', flush=True); signal.pause()"
     )
-    hf.quick("send", "fails", f'{PYTHON} -c "{code}" &', "--enter")
-    hf.wait("fails", "text:PREPARED")
-    hf.quick("halt", "fails")
-    before = counter(hf, "fails")
+    hf.quick("send", name, f'{PYTHON} -c "{code}" &', "--enter")
+    hf.wait(name, "text:PREPARED")
+    hf.quick("halt", name)
+    before = counter(hf, name)
     for stop in ((), ("--stop",)):
-        refused = hf.cli("checkpoint", "fails", *stop)
+        refused = hf.cli("checkpoint", name, *stop)
         assert refused.rc == 7 and "not yet accepted" in refused.err
-        assert hf.get("fails")["state"] == "halted" and counter(hf, "fails") == before
-    hf.quick("resume", "fails")
-    counts(hf, "fails")
+        assert hf.get(name)["state"] == "halted" and counter(hf, name) == before
+    hf.quick("resume", name)
+    counts(hf, name)
 
 
 @pytest.mark.parametrize("step", ["begun", "saved"])
@@ -190,27 +208,29 @@ def test_a4_a8_a_halt_that_is_too_late_for_a_last_checkpoint_is_refused(
     counts(hf, name)
 
 
-def test_a8_r2_a_stopped_operator_stays_stopped(hf: Installation) -> None:
-    hf.people("bot", rights="execute,observe")
-    hf.ready("some", "--contained")
-    hf.quick("--as", "bot", "run", "some", "--", f"{PYTHON} count.py some.count &")
-    counts(hf, "some")
-    hf.quick("--as", "bot", "send", "some", "sleep 4321", "--enter")
-    eventually(lambda: "sleep 4321" in hf.quick("graph", "some") or None, "the job")
-    hf.ok("halt", "some", "--operator", "bot")
-    before = counter(hf, "some")
-    saved(hf, "some")
-    assert counter(hf, "some") == before
-    assert hf.ok("run", "some", "--", "echo on").out == "on\n"
-    saved(hf, "some", "--stop")
-    hf.ok("restore", "some")
-    assert hf.ok("run", "some", "--", "echo on").out == "on\n"
-    assert counter(hf, "some") == before
-    refused = hf.cli("--as", "bot", "run", "some", "--", "true")
-    assert refused.rc and "stopped bot" in refused.err
-    hf.ok("resume", "some", "--operator", "bot")
-    counts(hf, "some")
-    assert "Stopped" not in hf.ok("run", "some", "--", "jobs").out
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a8_r2_a_stopped_operator_stays_stopped(hf: Installation, layout: str) -> None:
+    bot, some = f"bot-{layout}", f"some-{layout}"
+    hf.people(bot, rights="execute,observe")
+    hf.ready(some, f"--{layout}")
+    hf.quick("--as", bot, "run", some, "--", f"{PYTHON} count.py {some}.count &")
+    counts(hf, some)
+    hf.quick("--as", bot, "send", some, "sleep 4321", "--enter")
+    eventually(lambda: "sleep 4321" in hf.quick("graph", some) or None, "the job")
+    hf.ok("halt", some, "--operator", bot)
+    before = counter(hf, some)
+    saved(hf, some)
+    assert counter(hf, some) == before
+    assert hf.ok("run", some, "--", "echo on").out == "on\n"
+    saved(hf, some, "--stop")
+    hf.ok("restore", some)
+    assert hf.ok("run", some, "--", "echo on").out == "on\n"
+    assert counter(hf, some) == before
+    refused = hf.cli("--as", bot, "run", some, "--", "true")
+    assert refused.rc and f"stopped {bot}" in refused.err
+    hf.ok("resume", some, "--operator", bot)
+    counts(hf, some)
+    assert "Stopped" not in hf.ok("run", some, "--", "jobs").out
 
 
 @pytest.mark.skipif(not ROOT, reason="it is being run as an ordinary user")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from holdfast.client.link import Link
 from holdfast.model.errors import Usage
 from tests.support.installation import Installation, eventually, installation
 from tests.support.keeper import gone
-from tests.support.ordinary_user import passes_as_ordinary_user
+from tests.support.ordinary_user import cases, passes_as_ordinary_user
 from tests.support.recovery.checkpoint import criu
 
 ROOT = os.getuid() == 0
@@ -97,6 +98,35 @@ def test_r5_diff_shows_files_with_content(hf: Installation) -> None:
     short = hf.ok("diff", "shows-1", "--stat").out
     assert "+new" not in short and f"changed  {place}/file" in short
     assert hf.cli("diff", "shows").rc == 3
+
+
+def test_r5_attributes_and_access_control_lists_are_shown_and_kept(hf: Installation) -> None:
+    """Programs of the branch set them through its layer."""
+    place = branched(hf, "attributes")
+    everybody = 2**32 - 1
+    rules = [(1, 6, everybody), (2, 4, os.getuid()), *((n, 4, everybody) for n in (4, 16, 32))]
+    allowed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *rule) for rule in rules)
+    try:
+        os.setxattr(place / "same", "system.posix_acl_access", allowed)
+        os.removexattr(place / "same", "system.posix_acl_access")
+    except OSError as e:
+        pytest.skip(f"this file system has no access control lists: {e.strerror}")
+    code = (
+        "import os; os.setxattr('file', 'user.color', b'blue'); "
+        f"os.setxattr('same', 'system.posix_acl_access', bytes.fromhex('{allowed.hex()}'))"
+    )
+    says(hf, "attributes-1", f'/usr/bin/python3 -c "{code}"')
+    said = {Path(one["path"]).name: one for one in diff(hf, "attributes-1")["files"]}
+    assert {name: one["what"] for name, one in said.items()} == {
+        "file": "attributes",
+        "same": "attributes",
+    }
+    assert said["file"]["text"] == "+user.color: 'blue'\n"
+    assert "+system.posix_acl_access: user::rw-,user:" in said["same"]["text"]
+    hf.ok("keep", "attributes-1")
+    assert os.getxattr(place / "file", "user.color") == b"blue"
+    assert os.getxattr(place / "same", "system.posix_acl_access") == allowed
+    hf.ok("discard", "attributes-1")
 
 
 def test_r5_diff_shows_processes_ports_and_private_files(hf: Installation) -> None:
@@ -243,6 +273,11 @@ def test_r5_an_untouched_branch_took_no_act(hf: Installation) -> None:
     assert refused.rc == 2 and "-n 0 is not a number of branches" in refused.err
 
 
+def sees(hf: Installation, name: str, address: str) -> bool:
+    found = (hf.home / "branches").glob(name)
+    return any(address in one.read_text() for one in found)
+
+
 def test_r5_what_left_a_discarded_branch_is_listed_and_recorded(hf: Installation) -> None:
     """A connection to the outside that is open at the end, and nothing leaves the branch later."""
     place = hf.user / "leaves"
@@ -256,7 +291,15 @@ def test_r5_what_left_a_discarded_branch_is_listed_and_recorded(hf: Installation
                 hf, name, f"exec 9<>/dev/tcp/127.0.0.1/{port}; trap 'echo last words >&9' EXIT HUP"
             )
         peers = [outside.accept()[0] for _ in range(2)]
-        [one] = hf.ok("discard", "leaves-1", "--json").json["left"]["connections"]
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            before = f"127.0.0.1:{other.getsockname()[1]}"
+            says(hf, "leaves-1", f"exec 8<>/dev/tcp/{before.replace(':', '/')}")
+            name = f"*/connections-{hf.get('leaves-1')['id']}"
+            eventually(lambda: sees(hf, name, before), "the host sees it")
+            says(hf, "leaves-1", "exec 8>&-")
+        left = hf.ok("discard", "leaves-1", "--json").json["left"]
+        assert [one["remote"] for one in left["earlier"]] == [before] and not left["more"]
+        [one] = left["connections"]
         assert one["remote"] == f"127.0.0.1:{port}" and one["program"] == "bash"
         second = hf.get("leaves-2")["id"]
         [left] = hf.ok("keep", "leaves-3", "--json").json["discarded"]
@@ -341,7 +384,7 @@ def test_r5_a_branch_of_a_branch_is_kept_by_hand(hf: Installation) -> None:
     assert refused.rc == 7 and "the parent is a branch itself" in refused.err
 
 
-@pytest.mark.parametrize("step", [1, 4, 8])
+@pytest.mark.parametrize("step", cases([1, 4, 8], again=[4]))
 def test_r5_an_interrupted_keep_goes_on_where_it_was(fresh: Installation, step: int) -> None:
     """The host is killed while it writes."""
     criu()
@@ -384,7 +427,10 @@ def test_r5_an_interrupted_keep_can_be_given_up(fresh: Installation) -> None:
     assert (place / "file").read_text() == "second\n"
 
 
-@pytest.mark.parametrize("step", ["reads", "staged", "decided", "written", "step", "applied"])
+KILLED_AT = ["reads", "staged", "decided", "written", "step", "applied"]
+
+
+@pytest.mark.parametrize("step", cases(KILLED_AT, again=["written"]))
 def test_r5_a_host_that_dies_in_a_keep_finishes_it_later(fresh: Installation, step: str) -> None:
     criu()
     fresh.quick("up", "--detach", env={"HOLDFAST_PROBE": f"kill@host.keep.{step}"})

@@ -8,13 +8,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from typing import Any
 
+import apsw
 import pytest
 
-from tests.support.installation import eventually
+from tests.support.installation import DEADLINE_S, eventually
+from tests.support.ordinary_user import needs
+from tests.support.recovery import zoo
 from tests.support.recovery.checkpoint import criu
 from tests.support.recovery.two_machines import Machine, Two, pair, two_machines
 
@@ -61,6 +65,15 @@ def test_r2_a_session_goes_on_at_another_machine(two: Two) -> None:
         "kept\nown\nshared\n1\n"
     )
     assert one_place(two, made["id"]) is two.there
+    # The record at the new place names the old one, and where the files are.
+    place, workspace = said["files"][0]["place"], str(two.here.work / "goes")
+    assert said["files"] == [{"path": workspace, "place": place, "changed": None}]
+    told = two.there.ok("log", "goes").out
+    assert f"taken_over: from desk; the files of {workspace} are in {place}" in told
+    [listed] = [one for one in two.there.ls("--local") if one["id"] == made["id"]]
+    assert listed["arrived"] == said["files"]
+    listing = two.there.ok("ls", "--local").out
+    assert f"to copy them back: `cp -a {place}/. {workspace}/`" in listing
     [row] = [one for one in two.here.ls("--all", "--local") if one["id"] == made["id"]]
     assert row["state"] == "moved"
     # The old name and the id lead to the new place, from the old machine too.
@@ -68,6 +81,189 @@ def test_r2_a_session_goes_on_at_another_machine(two: Two) -> None:
     assert "kept" in two.here.ok("view", made["id"]).out
     refused = two.here.cli("restore", "goes")
     assert refused.rc == 4 and "goes on at vault" in refused.err
+    happened = two.here.ok("events", "--json").records
+    [ended] = [
+        e
+        for e in happened
+        if e.get("session") == made["id"] and e["event"] == "session.checkpointed"
+    ]
+    assert (ended["ended_by"], ended["survivors"]) == ("tester", 0)
+
+
+def test_s1_s8_references_lead_to_the_new_place_from_every_machine(two: Two) -> None:
+    here, there = two.here, two.there
+    made = shell(here, "refers")
+    ran = here.cli("run", "refers", "--json", "--", "(exit 3)").json["ref"]
+    third = {"HOLDFAST_HOME": str(here.base / "third")}
+    with third_home(two, third):
+        here.ok("move", "refers", "vault")
+        act, live, output = ran, f"hf:{made['id']}@2", f"{made['ref']}:0-100"
+        here.ok("machines", "rename", "vault", "safe")
+        try:
+            for env, name in (None, "safe"), (third, "bank"):
+                found = {
+                    ref: here.ok("resolve", ref, "--json", env=env).json
+                    for ref in (act, live, output)
+                }
+                assert {one["machine"] for one in found.values()} == {name}
+                assert found[live]["state"] == "live"
+                assert found[act]["state"] == found[output]["state"] == "another incarnation"
+                assert f"live, on {name}" in here.ok("resolve", live, env=env).out
+            assert here.ok("run", "refers", "--", "echo $X").out == "kept\n"
+        finally:
+            here.ok("machines", "rename", "safe", "vault")
+        # A machine cannot lead an act into another session; its caller decides.
+        refused = here.cli("run", "office/refers", "--", "true", env=third)
+        assert refused.rc == 255 and f"name it as bank/{made['id']}" in refused.err, refused
+        there.ok("down")
+        try:
+            moved = here.cli("resolve", act, "--json").json
+            assert (moved["state"], moved["exit_code"]) == ("moved", 3)
+            assert moved["elsewhere"]["machine"] == "vault" and moved["elsewhere"]["epoch"] == 2
+            said = here.ok("resolve", live).out
+            assert "moved to vault" in said and "incarnation 2" in said
+        finally:
+            there.ok("up", "--detach")
+    [row] = [one for one in here.ls("--all", "--local") if one["id"] == made["id"]]
+    assert row["reason"] == "moved: it goes on at vault as incarnation 2"
+
+
+@contextlib.contextmanager
+def third_home(two: Two, env: dict[str, str]) -> Iterator[None]:
+    """A home that knows both machines, by names of its own."""
+    for machine, name in (two.here, "office"), (two.there, "bank"):
+        said = machine.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0]
+        joined = two.here.ok("join", said["url"], "--as", "cat", "--json", env=env).json
+        two.here.ok("machines", "rename", joined["as"], name, env=env)
+    try:
+        yield
+    finally:
+        two.here.ok("down", env=env)
+
+
+@contextlib.contextmanager
+def without_new_keepers(machine: Machine) -> Iterator[None]:
+    """The nursery stands still, so that a restore that begins there cannot end."""
+    nursery = machine.peer("nursery.sock")
+    assert nursery is not None
+    os.kill(nursery, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(nursery, signal.SIGCONT)
+
+
+def test_r2_s9_clients_see_a_move_and_follow(two: Two) -> None:
+    here, there = two.here, two.there
+    made = shell(here, "sees")
+    there.ok("new", "other", "--no-attach")  # there is a nursery
+    with without_new_keepers(there):
+        moving = here.start("move", "sees", "vault")
+
+        def restoring() -> bool:
+            rows = there.ls("--all", "--local")
+            return any(one["id"] == made["id"] and one["state"] == "restoring" for one in rows)
+
+        eventually(lambda: restoring() or None, "the restore at the other machine")
+        [row] = [one for one in here.ls("--local") if one["id"] == made["id"]]
+        assert row["reason"] == "it is being moved to vault"
+        assert "restoring, on vault" in here.ok("resolve", made["ref"]).out
+        said = here.ok("resolve", f"hf:{made['id']}@2").out
+        assert "being moved to vault" in said and "restore" not in said
+        refused = here.cli("who", "sees")
+        assert refused.rc == 5 and "is being moved to vault" in refused.err, refused
+        assert "holdfast restore" not in refused.err
+        terminal = here.attach("sees", size=(200, 24))
+        terminal.see("sees is being moved to vault")
+        sending = here.start("send", "sees", "echo $X >~/sent", "--enter")
+    assert moving.wait() == 0
+    assert sending.wait() == 0
+    terminal.expect("vault/sees")
+    eventually(lambda: here.says("sees", "cat ~/sent") == "kept\n" or None, "the line")
+    terminal.send("echo $X-at''tached\r")
+    terminal.see("kept-attached")
+    assert terminal.leave() == 0
+
+
+def hashes(machine: Machine, session: str) -> list[str]:
+    """Of the entries that this machine's record of the session has; the host locks the file."""
+    for suffix in ("", "-wal"):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(f"{machine.home}/state.db{suffix}", f"{machine.base}/copy.db{suffix}")
+    db = apsw.Connection(f"{machine.base}/copy.db")
+    try:
+        sql = "SELECT hash FROM record WHERE session = ?"
+        return [str(hash) for (hash,) in db.execute(sql, (session,))]
+    finally:
+        db.close()
+
+
+def test_p2_the_record_at_the_new_machine_begins_with_the_end_of_the_old_one(two: Two) -> None:
+    made = shell(two.here, "told")
+    two.here.ok("move", "told", "vault")
+    two.there.says("told", "echo further")
+    first, *others = two.there.ok("log", "told", "--json").records
+    assert (first["seq"], first["kind"], others != []) == (1, "taken_over", True)
+    facts = first["facts"]
+    assert (facts["was"], facts["epoch"], facts["lost"]) == (1, 2, False)
+    assert facts["at_ms"] > made["created"] * 1000
+    assert facts["head"] in hashes(two.here, made["id"])
+    assert two.there.ok("log", "verify", "told").rc == 0
+    # Each act on the copies has its outcome.
+    acts = two.there.ok("log", "machine", "--json").records
+    intents = {one["seq"] for one in acts if one["phase"] == "intent"}
+    ended = {one["intent"]: one["outcome"] for one in acts if one["phase"] == "outcome"}
+    assert intents == ended.keys() and {*ended.values()} == {"applied"}
+
+
+def test_a9_a_key_goes_with_its_session(two: Two) -> None:
+    """Whoever repeats the act at the new machine: operators have other names and keys there."""
+    here, there = two.here, two.there
+    made = shell(here, "keyed")
+    act = ("--once", "kk", "--", "echo x >> file; echo said")
+    assert here.ok("run", "keyed", *act).out == "said\n"
+    here.ok("checkpoint", "keyed", "--to", "vault")
+    slow = (
+        "--once",
+        "slow",
+        "--",
+        "echo begun; until [ -e go ]; do read -rt 0.1; done; echo y >> file",
+    )
+    first = here.start("run", "keyed", *slow)
+    eventually(lambda: "begun" in here.ok("view", "keyed").out or None, "the act")
+    here.ok("move", "keyed", "vault")
+    [work] = (there.home / "arrived" / made["id"]).iterdir()
+    second = there.start("run", "keyed", *slow)
+    (work / "go").touch()
+    assert second.communicate(timeout=DEADLINE_S)[0].endswith(b"begun\n"), second.returncode
+    assert second.returncode == 0
+    first.communicate(timeout=DEADLINE_S)
+    # The old name leads to the new place, so that the output is there too.
+    for machine, name in (there, "keyed"), (here, "vault/keyed"), (here, "keyed"):
+        assert machine.ok("run", name, *act).out == "said\n"
+    assert (work / "file").read_text() == "x\ny\n"
+
+
+def test_a9_a_key_is_known_where_its_lost_session_is_taken_over(two: Two) -> None:
+    here, there = two.here, two.there
+    made = shell(here, "vanished")
+    act = ("--once", "kk", "--", "echo x >> file")
+    here.ok("run", "vanished", *act)
+    here.ok("checkpoint", "vanished", "--to", "vault")
+    there.ok("restore", made["id"], "--lost")
+    assert there.ok("run", made["id"], *act).out == ""
+    assert there.says(made["id"], "cat file") == "x\n"
+
+
+def test_r2_a_plain_session_stays_and_says_why(two: Two) -> None:
+    """Before anything stops."""
+    here = two.here
+    here.ok("new", "plain", "--plain", "--no-attach")
+    here.says("plain", "X=kept")
+    for words in (("move", "plain", "vault"), ("checkpoint", "plain", "--to", "vault")):
+        refused = here.cli(*words)
+        assert refused.rc == 7 and "stays on this machine: it is a plain session" in refused.err
+    assert here.says("plain", "echo $X") == "kept\n"
 
 
 CONNECTED = (
@@ -90,6 +286,36 @@ def test_r4_connections_that_did_not_survive_a_move_are_listed(two: Two) -> None
     assert {one["kind"] for one in lost} == {"closed_by_move"} and len(lost) == 2
 
 
+def test_r2_state_of_many_kinds_moves_over_links_that_lose_packets(two: Two) -> None:
+    """Memory, sockets, locks, timers, files and terminals (tests/support/recovery/zoo.py)."""
+    needs("nft")
+    here, name = two.here, "zoo"
+    (place := here.base / "work" / name).mkdir()
+    (place / "state").mkdir()
+    shutil.copy(zoo.__file__, place / "zoo.py")
+    command = ("--", "/usr/bin/python3", "zoo.py", "state", "20")
+    here.ok("new", name, "--contained", "--no-attach", "--cwd", str(here.work / name), *command)
+    here.ok("wait", name, "--for", "text:ZOO READY")
+    is_right(here, name)
+    for machine in (here, two.there):
+        machine.lossy(10)
+    try:
+        here.ok("move", name, "vault")
+    finally:
+        for machine in (here, two.there):
+            machine.clear()
+    is_right(two.there, name)
+
+
+def is_right(machine: Machine, name: str) -> None:
+    [row] = [one for one in machine.ls("--local") if one["name"] == name]
+    before = str(row["output"]["end"])
+    machine.ok("send", name, "check", "--enter")
+    machine.ok("wait", name, "--for", "text:ZOO (RIGHT|WRONG)", "--since", before)
+    said = machine.ok("read", name, "--from", before).out
+    assert "WRONG" not in said and "ZOO RIGHT" in said, said
+
+
 def test_r3_a_session_moves_back_and_forth(two: Two) -> None:
     """Claims, offers and forwarding of an earlier stay do not stop or end a later one."""
     here, there = two.here, two.there
@@ -102,7 +328,9 @@ def test_r3_a_session_moves_back_and_forth(two: Two) -> None:
         assert there.says("ferry", "echo $X") == "kept\n"
         if number:
             break
-        assert there.ok("move", "ferry", "desk", "--json").json["epoch"] == made["epoch"] + 2
+        back = there.ok("move", "ferry", "desk", "--json").json
+        assert back["epoch"] == made["epoch"] + 2
+        assert [one["changed"] for one in back["files"]] == [0], "nothing changed here meanwhile"
         assert one_place(two, made["id"]) is here
         assert here.says("ferry", "echo $X; cat ~/own shared") == "kept\nown\nshared\n"
         # A copy makes this machine ask vault, which has an old claim to the session.
@@ -114,6 +342,25 @@ def test_r3_a_session_moves_back_and_forth(two: Two) -> None:
         assert one_place(two, made["id"]) is here
     assert one_place(two, made["id"]) is there
     assert "goes on at vault" in here.cli("restore", "ferry").err
+
+
+def test_r2_files_that_changed_at_the_original_place_are_counted(two: Two) -> None:
+    """They are never overwritten: the answer says what to compare, and what to type."""
+    here, there = two.here, two.there
+    shell(here, "counted")
+    pair(here, there)
+    there.ok("machines", "trust", "desk")
+    here.ok("move", "counted", "vault")
+    own = here.base / "work" / "counted"
+    (own / "shared").write_text("of a person")
+    (own / "new").write_text("of a person")
+    there.says("counted", "echo of the session > shared")
+    told = there.ok("move", "counted", "desk").out
+    workspace = str(here.work / "counted")
+    assert f"2 files in {workspace} have changed meanwhile: `diff -r {workspace}" in told
+    assert "to copy them back there: `cp -a " in told
+    assert (own / "shared").read_text() == (own / "new").read_text() == "of a person"
+    assert here.says("counted", "cat shared") == "of the session\n"
 
 
 @pytest.mark.parametrize("how", ["forget", "expiry"])
@@ -170,6 +417,17 @@ def test_r2_an_attached_client_follows_back(two: Two) -> None:
         terminal.send(f"echo $X-af''ter-{since}\r")
         terminal.see(f"kept-after-{since}")
     assert terminal.leave() == 0
+
+
+def test_a9_a_command_that_runs_during_a_move_is_not_over(two: Two) -> None:
+    shell(two.here, "ticks")
+    running = two.here.start("run", "ticks", "--json", "--", "echo begun; sleep 1000")
+    two.here.ok("wait", "ticks", "--for", "text:^begun")
+    two.here.ok("move", "ticks", "vault")
+    _, said = running.communicate()
+    error = json.loads(said)["error"]
+    assert (running.returncode, error["name"]) == (255, "outcome_unknown")
+    assert "moves it to vault" in error["message"] and not error["retry_safe"]
 
 
 def test_r2_a_move_that_is_impossible_stops_nothing(two: Two) -> None:
@@ -252,6 +510,7 @@ def test_r3_a_link_that_is_cut_in_a_move_leaves_one_incarnation(two: Two) -> Non
     made = shell(here, "cut")
     here.says("cut", "head -c 6000000 /dev/urandom > big")
     here.slow("20mbit")
+    sent = here.says("cut", "sha256sum < big")
     moving = here.start("move", "cut", "vault", "--json")
     parts = two.there.home / "copies"
     eventually(
@@ -265,8 +524,8 @@ def test_r3_a_link_that_is_cut_in_a_move_leaves_one_incarnation(two: Two) -> Non
     here.join()
     moving.communicate(timeout=120)
     place = one_place(two, made["id"])
-    assert place.says("cut", "echo $X") == "kept\n"
-    assert json.dumps(made)
+    assert place.says("cut", "echo $X; sha256sum < big") == f"kept\n{sent}"
+    here.clear()
 
 
 def test_r2_a_machine_is_trusted_again_after_its_trust_ended(two: Two) -> None:

@@ -23,6 +23,7 @@ from tests.support.recovery.checkpoint import criu
 ROUNDS = 15
 SPAN_S = 0.4  # the longest act; a fault comes within the same time
 NAME = "ledger"
+COMMAND = ("command", "intent")
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,8 @@ def test_r6_no_recovery_runs_an_act_again(hf: Installation) -> None:
         wait_s = rng.uniform(0, SPAN_S)
         act = ("run", NAME, "--once", word, "--", f"sleep {wait_s:.3f}; echo {word} >> {file}")
         hf.quick("wait", NAME, "--for", "idle")
-        # A second restore of a checkpoint would let an act that it caught in the middle end twice.
+        # A second restore of a checkpoint lets an act that it caught in the middle end twice: the
+        # test below expects that, and that it is said.
         if fault in (kill_keeper, cut_power) and (rng.random() < 0.5 or checkpoints(hf)):
             hf.ok("checkpoint", NAME)
         first = hf.start(*act)
@@ -111,6 +113,54 @@ def test_r6_no_recovery_runs_an_act_again(hf: Installation) -> None:
     assert not {word: count for word, count in counts.items() if count > 1}, (counts, codes)
     assert not {word for word, known in codes.items() if 0 in known and not counts[word]}, codes
     assert sum(0 in known for known in codes.values()) > ROUNDS / 2, codes
+
+
+def test_r6_r7_acts_in_flight_at_a_checkpoint_and_later_ones_are_named(hf: Installation) -> None:
+    """The act ends twice: its memory goes on from the middle. That is no replay, and is said."""
+    made = hf.ready("middle", "--contained")
+    file, go = hf.user / "twice", hf.user / "go"
+    run = ("run", "middle", "--")
+    wait = f"until [ -e {go} ]; do read -rt 0.1; done; echo x >> {file}"
+    act = hf.start(*run, f"echo begun; {wait}")
+    eventually(lambda: "begun" in hf.screen("middle") or None, "the act")
+    hf.ok("checkpoint", "middle")
+    go.touch()
+    assert act.wait() == 0
+    hf.ok(*run, f"echo later >> {file}")
+    os.kill(hf.get("middle")["keeper"], signal.SIGKILL)
+    eventually(lambda: hf.get("middle")["state"] not in ("live", "detached") or None, "the loss")
+    said = hf.ok("restore", "middle", "--json").json
+    hf.wait("middle", "idle")
+    assert sorted(file.read_text().split()) == ["later", "x", "x"]
+    log = {one["seq"]: one for one in hf.ok("log", "middle", "--json").records}
+    commands = [seq for seq, one in log.items() if (one["kind"], one["phase"]) == COMMAND]
+    acts = [
+        {"act": f"hf:{made['id']}@1#{seq}", "actor": "tester", "kind": "command"}
+        for seq in commands
+    ]
+    assert (said["in_flight"], said["later"], said["later_more"]) == (acts[:1], acts[1:], 0)
+    [told] = [one for one in log.values() if one["kind"] == "restored"]
+    assert (told["facts"]["in_flight"], told["facts"]["later"]) == (acts[:1], acts[1:])
+    [event] = [
+        one
+        for one in hf.ask("events", session="middle", limit=1000)["events"]
+        if one["event"] == "session.restored"
+    ]
+    assert (event["in_flight"], event["later"]) == ([acts[0]["act"]], [acts[1]["act"]])
+    # And in words: the memory of the same checkpoint once more, with its act in the middle.
+    os.kill(hf.get("middle")["keeper"], signal.SIGKILL)
+    eventually(lambda: hf.get("middle")["state"] not in ("live", "detached") or None, "the loss")
+    text = hf.ok("restore", "middle").out
+    assert f"in flight then: {acts[0]['act']} (command of tester): goes on from the middle" in text
+    assert f"later acts: {acts[1]['act']} (command of tester): came after" in text
+    # Nothing comes twice of an act that a stop caught in the middle.
+    hf.wait("middle", "idle")
+    go.unlink()
+    hf.start(*run, f"clear; echo begun; {wait}")
+    eventually(lambda: hf.screen("middle").startswith("begun") or None, "the act")
+    hf.ok("checkpoint", "middle", "--stop")
+    said = hf.ok("restore", "middle", "--json").json
+    assert (said["in_flight"], said["later"]) == ([], [])
 
 
 def every(hf: Installation) -> list[dict[str, Any]]:

@@ -91,6 +91,19 @@ def test_r1_a_session_comes_back_with_directory_variables_size_and_record(stage:
     assert stage.finish(stage.cli("log", "verify", "work"))[0] == 0
 
 
+def test_r1_a_background_subshell_is_named_by_the_text_that_started_it(stage: Stage) -> None:
+    stage.start_host()
+    stage.new("work", ["/bin/bash"])
+    text = "(while :; do sleep 4323; done) &"
+    assert run(stage, "work", text)[0] == 0
+    stored(stage, "work", "sleep 4323")
+    stage.cut_power()
+    facts = again(stage, "work")
+    assert {one["argv"] for one in facts["running"]} == {text, "sleep 4323"}
+    screen = " ".join(line.strip() for line in stage.view("work")["lines"])
+    assert f"{text} (by tester)" in screen and "bash.rc" not in screen
+
+
 def test_r1_offsets_go_on_above_all_output_of_the_lost_incarnation(stage: Stage) -> None:
     stage.start_host()
     stage.new("work", ["/bin/bash"])

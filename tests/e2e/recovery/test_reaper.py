@@ -17,7 +17,7 @@ import pytest
 from tests.support.installation import Installation, Terminal, eventually, installation
 from tests.support.keeper import gone
 from tests.support.ordinary_user import needs
-from tests.support.recovery.checkpoint import criu
+from tests.support.recovery.checkpoint import criu, unsavable
 
 CONFIG = '[reaper]\nidle = "1s"\nwarn = "1s"\n'
 BUSY = {
@@ -224,6 +224,7 @@ def test_r8_an_editor_with_unsaved_text_is_saved_and_never_ended(hf: Installatio
 
 def test_r8_a_plain_session_is_left_or_ended_by_choice(hf: Installation) -> None:
     made = hf.ready("plain", "--plain")
+    unsavable(hf.get(made["id"])["keeper"])
     becomes(hf, "plain", "left", "it is a plain session")
     [left] = events(hf, made["id"], "session.reap_left")
     assert "plain" in left["cannot"] and hf.get("plain")["state"] == "detached"

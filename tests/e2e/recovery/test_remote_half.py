@@ -19,6 +19,11 @@ from tests.support.recovery.checkpoint import criu
 
 ROOT = os.getuid() == 0
 PYTHON = "/usr/bin/python3"
+# That can be saved, and have connections on the machine's network.
+LAYOUTS = {
+    "contained": ("--contained", "--net", "host"),
+    **({"plain": ("--plain",)} if ROOT else {}),
+}
 # Reads the token when a line is entered, and keeps the first one in memory.
 PROGRAM = """
 import sys
@@ -142,23 +147,27 @@ for line in sys.stdin:
 """
 
 
-def test_r4_connections_that_did_not_survive_a_restore_are_listed(hf: Installation) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_r4_connections_that_did_not_survive_a_restore_are_listed(
+    hf: Installation, layout: str
+) -> None:
     criu()
+    name = f"lists-{layout}"
     with socket.create_server(("127.0.0.1", 0)) as peer:
         port = peer.getsockname()[1]
-        made = hf.ready("lists", "--contained", "--net", "host")
+        made = hf.ready(name, *LAYOUTS[layout])
         (hf.user / "connected.py").write_text(CONNECTED)
-        hf.quick("send", "lists", f"{PYTHON} connected.py {port}", "--enter")
-        hf.wait("lists", "text:CONNECTED")
+        hf.quick("send", name, f"{PYTHON} connected.py {port}", "--enter")
+        hf.wait(name, "text:CONNECTED")
         [before] = [
             one
-            for one in json.loads(hf.quick("graph", "lists", "--json"))["sockets"]
+            for one in json.loads(hf.quick("graph", name, "--json"))["sockets"]
             if one["remote"] == f"127.0.0.1:{port}"
         ]
-        hf.ok("checkpoint", "lists", "--stop")
-        said = hf.ok("restore", "lists", "--json").json
-        hf.quick("send", "lists", "go on", "--enter")
-        hf.wait("lists", "text:BROKEN")
+        hf.ok("checkpoint", name, "--stop")
+        said = hf.ok("restore", name, "--json").json
+        hf.quick("send", name, "go on", "--enter")
+        hf.wait(name, "text:BROKEN")
     lost = {one["remote"]: one for one in said["connections"]}
     assert len(lost) == 3, (
         "one to the peer; both ends of the one inside are on the machine's network"
@@ -169,20 +178,23 @@ def test_r4_connections_that_did_not_survive_a_restore_are_listed(hf: Installati
     assert one["program"] == "python3" and one["actor"] == "tester"
     assert one["act"].startswith(f"hf:{made['id']}@1#")
     events = [e for e in hf.ok("events", "--json").records if e["event"] == "connection.lost"]
-    [told] = [e for e in events if e["remote"] == one["remote"]]
+    [told] = [e for e in events if e["remote"] == one["remote"] and e["session"] == made["id"]]
     assert told["kind"] == "closed_by_restore" and one.items() <= told.items()
-    [entry] = [e for e in hf.ok("log", "lists", "--json").records if e["kind"] == "connections"]
+    [entry] = [e for e in hf.ok("log", name, "--json").records if e["kind"] == "connections"]
     assert one in entry["facts"]["lost"] and entry["facts"]["closed_by"] == "restore"
-    shown = hf.ok("log", "lists").out
+    shown = hf.ok("log", name).out
     assert f"-> 127.0.0.1:{port} (python3 {one['pid']} of tester, {one['unacked']} bytes" in shown
     assert hf.ok("log", "verify", made["id"]).rc == 0
 
 
-def test_r4_connections_are_listed_when_a_session_comes_back_by_itself(fresh: Installation) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_r4_connections_are_listed_when_a_session_comes_back_by_itself(
+    fresh: Installation, layout: str
+) -> None:
     criu()
     with socket.create_server(("127.0.0.1", 0)) as peer:
         port = peer.getsockname()[1]
-        made = fresh.ready("wakes", "--contained", "--net", "host")
+        made = fresh.ready("wakes", *LAYOUTS[layout])
         (fresh.user / "connected.py").write_text(CONNECTED)
         fresh.quick("send", "wakes", f"{PYTHON} connected.py {port}", "--enter")
         fresh.wait("wakes", "text:CONNECTED")

@@ -1,12 +1,14 @@
 """Programs verify from inside that a restore has changed no state (R2).
 
-Each workload runs with the exec gate on and off, as root and (last test) as an ordinary user.
+Each workload runs with the exec gate on and off, contained as root and (last test) as an ordinary
+user, and plain as root.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.installation import Installation, eventually, installation
-from tests.support.ordinary_user import needs, passes_as_ordinary_user
+from tests.support.ordinary_user import cases, needs, passes_as_ordinary_user
+from tests.support.peers.ports import free_port
 from tests.support.recovery import zoo
 from tests.support.recovery.checkpoint import criu
 
@@ -22,7 +25,15 @@ ROOT = os.getuid() == 0
 PYTHON = "/usr/bin/python3"
 MEGABYTES = {"exec": 200, "input": 50}
 NET = "own" if ROOT else "none"  # an ordinary user may lack the device for connections outside
-pytestmark = pytest.mark.parametrize("gate", ["exec", "input"])
+PLAIN = "plain-"
+GATES = ["exec", "input", *([f"{PLAIN}exec", f"{PLAIN}input"] if ROOT else [])]
+pytestmark = pytest.mark.parametrize("gate", cases(GATES, again=["exec"]))
+
+
+def kind(gate: str, *more: str) -> tuple[str, ...]:
+    """The options of `new`; `more` are for a contained session."""
+    depth = ("--gate", gate.removeprefix(PLAIN))
+    return (*depth, "--plain") if gate.startswith(PLAIN) else (*depth, "--contained", *more)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +44,7 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 
 def shell(hf: Installation, name: str, gate: str) -> None:
-    hf.ready(name, "--contained", "--gate", gate)
+    hf.ready(name, *kind(gate))
 
 
 def round_trip(hf: Installation, name: str) -> None:
@@ -74,6 +85,18 @@ def test_r2_jobs_a_stopped_job_and_a_daemon(hf: Installation, gate: str) -> None
     assert "sleep 2222" not in says(hf, name, "jobs")
 
 
+def test_r2_a_daemon_without_its_session_leader_twice(hf: Installation, gate: str) -> None:
+    """The second checkpoint has the daemon too: it is still a descendant of hf-root."""
+    name = f"daemon-{gate}"
+    shell(hf, name, gate)
+    says(hf, name, "setsid -w sh -c 'sleep 4444 & echo $! >daemon'")
+    daemon = (hf.user / "daemon").read_text().strip()
+    for _ in range(2):
+        round_trip(hf, name)
+        parent = f"$(ps -o ppid= {daemon})"
+        assert says(hf, name, f"ps -o comm= {daemon} {parent}").split() == ["hf-root", "sleep"]
+
+
 def enter(hf: Installation, name: str) -> None:
     """Enter an empty line: C-z and C-c count as typed, and `run` wants an unbegun line."""
     hf.quick("send", name, "true", "--enter")
@@ -111,7 +134,7 @@ def begun(hf: Installation, name: str, gate: str, *words: str) -> None:
     shutil.copy(Path(zoo.__file__), hf.user / "zoo.py")
     (directory := hf.user / name).mkdir()
     command = (PYTHON, "zoo.py", directory.name, *words)
-    hf.new(name, "--contained", "--net", NET, "--gate", gate, "--", *command)
+    hf.new(name, *kind(gate, "--net", NET), "--", *command)
     shows(hf, name, "ZOO READY")
     hf.quick("send", name, "check", "--enter")
     shows(hf, name, "ZOO RIGHT")
@@ -125,19 +148,36 @@ def is_right(hf: Installation, name: str) -> None:
     assert "WRONG" not in said and "ZOO RIGHT" in said, said
 
 
+def kinds(gate: str) -> list[str]:
+    """Connections on the machine's network do not come back."""
+    return [one for one in zoo.KINDS if one != "tcp_established" or not gate.startswith(PLAIN)]
+
+
 def test_r2_state_of_many_kinds(hf: Installation, gate: str) -> None:
     """Memory, sockets, locks, timers, files and terminals (tests/support/recovery/zoo.py)."""
     name = f"zoo-{gate}"
-    begun(hf, name, gate, str(MEGABYTES[gate]))
+    begun(hf, name, gate, str(MEGABYTES[gate.removeprefix(PLAIN)]), *kinds(gate))
     round_trip(hf, name)
     is_right(hf, name)
     hf.quick("end", name)
 
 
+def test_r5_branches_have_state_of_many_kinds(hf: Installation, gate: str) -> None:
+    """And so has the parent."""
+    if gate.startswith(PLAIN):
+        pytest.skip("a plain session cannot be forked")
+    name = f"forked-{gate}"
+    begun(hf, name, gate, "20")
+    branches = hf.ok("fork", name, "-n", "2", "--json").json["branches"]
+    for one in (name, *(branch["name"] for branch in branches)):
+        is_right(hf, one)
+        hf.quick("end", one)
+
+
 @pytest.mark.soak
 def test_r2_state_of_many_kinds_twenty_times(hf: Installation, gate: str) -> None:
     name = f"soak-{gate}"
-    begun(hf, name, gate, "20")
+    begun(hf, name, gate, "20", *kinds(gate))
     for _ in range(20):
         round_trip(hf, name)
         is_right(hf, name)
@@ -148,39 +188,86 @@ REFUSED = {
     "system_v": "segments of System V shared memory",
     "own_filter": "has a seccomp filter of its own",
     "nested": "has namespaces of its own",
-    "mapped_deleted_file": "has mapped a deleted file (/dev/shm/unlinked)",
+    "mapped_deleted_file": "(/dev/shm/unlinked), which only root may save",
     "large_deleted_file": "has a deleted file of",
 }
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-def test_r2_state_that_cannot_be_saved_is_named(hf: Installation, gate: str, kind: str) -> None:
+@pytest.mark.parametrize("odd", REFUSED)
+def test_r2_state_that_cannot_be_saved_is_named(hf: Installation, gate: str, odd: str) -> None:
     """And the program goes on."""
-    name = f"{kind.replace('_', '-')}-{gate}"
-    if gate == "input" or (kind == "nested" and not ROOT):
+    name = f"{odd.replace('_', '-')}-{gate}"
+    only = {"nested": True, "mapped_deleted_file": False}.get(odd, ROOT)
+    if gate.endswith("input") or only != ROOT:
         pytest.skip("one depth of the gate and one account are enough")
-    begun(hf, name, gate, "1", kind)
+    begun(hf, name, gate, "1", odd)
     refused = hf.cli("checkpoint", name)
-    assert refused.rc == 7 and REFUSED[kind] in refused.err, refused
+    assert refused.rc == 7 and REFUSED[odd] in refused.err, refused
     is_right(hf, name)
     hf.quick("end", name)
 
 
+@pytest.mark.skipif(not ROOT, reason="only root may save it; its refusal is tested above")
+def test_r2_a_mapped_file_without_a_name(hf: Installation, gate: str) -> None:
+    name = f"unlinked-{gate}"
+    begun(hf, name, gate, "1", "mapped_deleted_file")
+    round_trip(hf, name)
+    is_right(hf, name)
+    hf.quick("end", name)
+
+
+@pytest.mark.skipif(not ROOT, reason="an ordinary user's browser cannot be saved")
+def test_r2_a_browser(hf: Installation, gate: str) -> None:
+    """Its page goes on, and it opens a new page in a new process."""
+    needs("chromium")
+    name, port = f"browser-{gate}", free_port()
+    (hf.user / "page.html").write_text(
+        "<script>let n = 0; setInterval(() => { document.title = `count ${++n}` }, 20)</script>"
+    )
+    hf.ready(name, *kind(gate, "--net", NET))
+    page = f"file://{hf.user}/page.html"
+    command = f"chromium {BROWSER} --remote-debugging-port={port} --user-data-dir=$PWD/{name}"
+    says(hf, name, f"{command} {page} >{name}.log 2>&1 &")
+    before = counted(hf, name, port, 1, 1)
+    round_trip(hf, name)
+    assert counted(hf, name, port, 1, before + 1)
+    says(hf, name, f"curl -fsS -X PUT 'localhost:{port}/json/new?{page}'")
+    assert counted(hf, name, port, 2, 1)
+    hf.quick("end", name)
+
+
+BROWSER = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+    "--disable-background-networking --disable-component-update"
+)
+
+
+def counted(hf: Installation, name: str, port: int, pages: int, least: int) -> int:
+    """Wait until so many pages count, each to `least` or more; return the lowest count."""
+
+    def lowest() -> int:
+        listed = hf.cli("run", name, "--", f"curl -s localhost:{port}/json/list").out
+        counts = [int(number) for number in re.findall(r'"title": "count (\d+)"', listed)]
+        return min(counts) if len(counts) == pages and min(counts) >= least else 0
+
+    return eventually(lambda: lowest() or None, f"{pages} counting pages")
+
+
 def test_r2_a_server_of_node(hf: Installation, gate: str) -> None:
     needs("node")
-    name = f"node-{gate}"
+    name, port = f"node-{gate}", free_port()
     (hf.user / "server.js").write_text(
         "let ticks = 0; const kept = Buffer.alloc(8 << 20, 7); setInterval(() => { ticks++; }, 5);"
         "require('http').createServer((asked, answer) => setTimeout(() => answer.end("
         "`served ${ticks > 0} ${kept[12345]} ${process.env.X}\\n`), 20))"
-        ".listen(8099, () => console.log('NODE ' + 'READY'));"
+        f".listen({port}, () => console.log('NODE ' + 'READY'));"
     )
-    hf.ready(name, "--contained", "--net", NET, "--gate", gate)
+    hf.ready(name, *kind(gate, "--net", NET))
     hf.quick("send", name, "X=kept node server.js &", "--enter")
     shows(hf, name, "NODE READY")
     enter(hf, name)
     round_trip(hf, name)
-    ask = "exec 5<>/dev/tcp/127.0.0.1/8099; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&5; cat <&5"
+    ask = f"exec 5<>/dev/tcp/127.0.0.1/{port}; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&5; cat <&5"
     assert "served true 7 kept" in says(hf, name, ask)
     hf.quick("end", name)
 
@@ -203,7 +290,7 @@ def test_r2_a_pager_keeps_its_place(hf: Installation, gate: str) -> None:
 
 
 def test_r2_programs_in_the_foreground_keep_the_terminal(hf: Installation, gate: str) -> None:
-    """After a restore, after the next one, and in a fork."""
+    """After a restore, after the next one, and in a fork of a contained session."""
     needs("less")
     name, fork = f"front-{gate}", f"front-{gate}-fork"
     shell(hf, name, gate)
@@ -212,8 +299,9 @@ def test_r2_programs_in_the_foreground_keep_the_terminal(hf: Installation, gate:
     shows(hf, name, "^23")
     round_trip(hf, name)
     round_trip(hf, name)
-    hf.ok("fork", name, "--name", fork)
-    for one in (name, fork):
+    if not gate.startswith(PLAIN):
+        hf.ok("fork", name, "--name", fork)
+    for one in (name, fork) if not gate.startswith(PLAIN) else (name,):
         assert "less" in foreground(hf, one)
         said = hf.ok("attention", one).out
         assert "no foreground" not in said, said
@@ -231,7 +319,7 @@ def test_r2_a_multiplexer_inside(hf: Installation, gate: str) -> None:
     needs("tmux")
     name = f"tmux-{gate}"
     shell(hf, name, gate)
-    hf.quick("send", name, "tmux -f /dev/null new -s inner", "--enter")
+    hf.quick("send", name, f"tmux -L {name} -f /dev/null new -s inner", "--enter")
     shows(hf, name, r"\[inner\]")
     hf.quick("send", name, "Y=inside; echo be''gun", "--enter")
     shows(hf, name, "begun")
@@ -264,7 +352,7 @@ def test_r2_a_compile_goes_on(hf: Installation, gate: str) -> None:
 
 @pytest.mark.skipif(not ROOT, reason="it is being run as an ordinary user")
 def test_r2_all_workloads_as_an_ordinary_user(gate: str) -> None:
-    if gate == "input":
-        pytest.skip("the other run has both")
+    if gate != "exec":
+        pytest.skip("the other run has all")
     criu()
     passes_as_ordinary_user(__file__)

@@ -7,13 +7,13 @@ import pytest
 import holdfast
 from holdfast import sync
 from tests.support.installation import Installation
-from tests.support.recovery.checkpoint import criu
+from tests.support.recovery.checkpoint import criu, unsavable
 
 
 def test_r9_a_program_drains_the_machine_and_goes_on(fresh: Installation) -> None:
     criu()
     fresh.ready("work", "--contained")
-    fresh.ready("plain", "--plain")
+    unsavable(fresh.get(fresh.ready("plain", "--plain")["id"])["keeper"])
     with sync.connect(operator="tester", home=str(fresh.home)) as client:
         session = client.sessions.get("work")
         session.run("X=kept")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.drill.checks import CHECKS
+from tests.support.commands.source_copy import changed_source
 from tests.support.installation import SOURCE, Installation, eventually
 
 PART_2 = "part 2"
@@ -189,8 +189,8 @@ MUTANTS = {
     "a session that is saved and stopped runs on": Mutant(
         "restored",
         "host/requests/recovery/checkpoints.py",
-        "made = await save(store, session, operator, q.stop, tell, engine.halter)",
-        "made = await save(store, session, operator, False, tell, engine.halter)",
+        "made = await save(store, session, operator, q.stop, tell, engine.halter, engine.journal)",
+        "made = await save(store, session, operator, False, tell, engine.halter, engine.journal)",
     ),
     "a session that has moved is listed as ended here": Mutant(
         "moved",
@@ -259,12 +259,7 @@ def test_o_every_check_has_a_mutant() -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_o_a_broken_promise_is_red(tmp_path: Path, name: str) -> None:
     mutant = MUTANTS[name]
-    source = tmp_path / "src"
-    shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
-    file = source / "holdfast" / mutant.file
-    text = file.read_text()
-    assert text.count(mutant.old) == 1, f"{mutant.file} has changed: mend the mutant"
-    file.write_text(text.replace(mutant.old, mutant.new))
+    source = changed_source(tmp_path / "src", mutant.file, mutant.old, mutant.new)
     [check] = [one for one in CHECKS if one.run.__name__ == mutant.check]
     beside = check.mode == PART_2  # its four checks are near to each other: exactly one is red
     done = drill(tmp_path, source, "--json", PART_2 if beside else mutant.check)
@@ -295,12 +290,8 @@ def test_o_a_live_drill_leaves_the_installation_as_it_was(hf: Installation) -> N
 
 
 def test_m_without_the_library_for_mcp_the_drill_names_what_is_missing(tmp_path: Path) -> None:
-    source = tmp_path / "src"
-    shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
-    checks = source / "holdfast/drill/checks.py"
-    text = checks.read_text()
-    assert text.count('find_spec("mcp")') == 1
-    checks.write_text(text.replace('find_spec("mcp")', 'find_spec("a_library_that_is_not_here")'))
+    missing = 'find_spec("a_library_that_is_not_here")'
+    source = changed_source(tmp_path / "src", "drill/checks.py", 'find_spec("mcp")', missing)
     done = drill(tmp_path, source, "--json", "with_an_agent")
     [result] = json.loads(done.stdout)["results"]
     assert (done.returncode, result["verdict"]) == (0, "not_here")

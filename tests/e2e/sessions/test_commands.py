@@ -301,9 +301,9 @@ def test_ls_for_people_shows_what_the_surface_promises(hf: Installation) -> None
     assert (
         row[1:4] == ["seen", "detached", "alive"]
         and row[8] == "80x24"
-        and re.fullmatch(r"\d[\d.]*[KMG]?-\d[\d.]*[KMG]?", row[9])
+        and re.fullmatch(r"\d[\d.]* (B|kB|MB|GB)", f"{row[9]} {row[10]}")
     )
-    assert row[10] == os.uname().nodename
+    assert row[11] == os.uname().nodename
     assert "\x1b" not in head
     hf.end("seen")
 

@@ -15,7 +15,7 @@ from holdfast.client import start
 from tests.support.commands.followers import Following
 from tests.support.installation import Installation, alive, eventually, installation
 
-DEATHS = 50
+DEATHS = 12  # after every second one the test waits for one of the six followers
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +61,9 @@ def returned(hf: Installation, op: str, follower: Following) -> None:
     assert follower.process.poll() is None, (op, follower.process.communicate())
 
 
-def test_s4_followers_miss_and_repeat_nothing_over_fifty_deaths_of_the_host(
-    hf: Installation,
+@pytest.mark.parametrize("deaths", [DEATHS, pytest.param(50, marks=pytest.mark.soak)])
+def test_s4_followers_miss_and_repeat_nothing_over_many_deaths_of_the_host(
+    hf: Installation, deaths: int
 ) -> None:
     pipe, never = hf.user / "numbers", hf.user / "never"
     os.mkfifo(pipe)
@@ -79,18 +80,18 @@ def test_s4_followers_miss_and_repeat_nothing_over_fifty_deaths_of_the_host(
     for op in ops:
         hf.under_way(op, 1)
     with open(pipe, "w") as numbers:
-        for n in range(DEATHS):
+        for n in range(deaths):
             print(n, file=numbers, flush=True)
             host_dies(hf)
-            if n % 5 == 0:  # the other hosts may die before their clients are back
+            if n % 2 == 0:  # the other hosts may die before their clients are back
                 hf.ask("rename", session=id, name=f"counts{n}")
-                op = ops[n // 5 % len(ops)]
+                op = ops[n // 2 % len(ops)]
                 returned(hf, op, followers[op])
         for op in ops:
             returned(hf, op, followers[op])
-        print(DEATHS, file=numbers, flush=True)
+        print(deaths, file=numbers, flush=True)
     pieces = followers["read"]
-    while not (found := re.search(rb"^%d (\d+)\n" % DEATHS, output(pieces), re.MULTILINE)):
+    while not (found := re.search(rb"^%d (\d+)\n" % deaths, output(pieces), re.MULTILINE)):
         pieces.next()
     last, graph = int(found[1]), followers["graph"]
     while not any(c.get("pid") == last for c in graph.lines):
@@ -111,7 +112,7 @@ def test_s4_followers_miss_and_repeat_nothing_over_fifty_deaths_of_the_host(
     assert all(one["gap"] is None for one in pieces.lines)
     assert [one["offset"] for one in pieces.lines[1:]] == [one["end"] for one in pieces.lines[:-1]]
     printed = [line.split()[0] for line in output(pieces).splitlines()]
-    assert printed == [b"%d" % n for n in range(DEATHS + 1)]
+    assert printed == [b"%d" % n for n in range(deaths + 1)]
     assert {op: followers[op].stop() for op in ("log", "events", "approvals")} == {
         "log": 130,
         "events": 130,

@@ -16,7 +16,7 @@ from tests.support.commands.approving import approve, free, waiting
 from tests.support.exec_gate.approval_lab import POLICY, Lab
 from tests.support.exec_gate.gated_session import obey
 from tests.support.installation import DEADLINE_S, Installation, eventually, installation
-from tests.support.ordinary_user import passes_as_ordinary_user
+from tests.support.ordinary_user import cases, passes_as_ordinary_user
 
 pytestmark = pytest.mark.skipif(
     find_shfmt() is None, reason="without the shell's grammar every text is asked about"
@@ -32,7 +32,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         yield made
 
 
-@pytest.fixture(scope="module", params=["bash", "zsh", "dash"])
+@pytest.fixture(scope="module", params=cases(["bash", "zsh", "dash"], again=["bash"]))
 def lab(house: Installation, request: pytest.FixtureRequest) -> Lab:
     return Lab(house, request.param)
 
@@ -253,7 +253,6 @@ def test_p4_an_approved_text_is_asked_about_once(lab: Lab, text: str) -> None:
     assert not gone.exists(), (out, err)
 
 
-@pytest.mark.alone  # as long as the rest of the module; beside other tests it takes five times that
 def test_as_an_ordinary_user(lab: Lab) -> None:
     if lab.name != "lab-bash":
         pytest.skip("once is enough")

@@ -19,7 +19,7 @@ from tests.support.commands.approving import approve, free, waiting
 from tests.support.exec_gate.approval_lab import POLICY, Lab
 from tests.support.exec_gate.gated_session import obey
 from tests.support.installation import DEADLINE_S, Installation, eventually, installation
-from tests.support.ordinary_user import passes_as_ordinary_user
+from tests.support.ordinary_user import cases, passes_as_ordinary_user
 
 ATTACK = """
 import ctypes, json, os, signal, sys
@@ -139,7 +139,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         yield made
 
 
-@pytest.fixture(scope="module", params=["bash", "zsh", "dash"])
+@pytest.fixture(scope="module", params=cases(["bash", "zsh", "dash"], again=["bash"]))
 def lab(house: Installation, request: pytest.FixtureRequest) -> Lab:
     return Lab(house, request.param)
 

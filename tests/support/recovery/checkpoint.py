@@ -1,8 +1,9 @@
-"""Save a contained session of a keeper with the checkpointer, like a host."""
+"""Save a session of a keeper with the checkpointer, like a host."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from holdfast.host.runtime.criu import VARIABLE, find
 from holdfast.model.errors import Impossible
 from holdfast.wire import checkpointing as wire
 from holdfast.wire.spawning import MOUNT_MEMORY, MOUNT_WRITE, Containment
+from tests.support.keeper import hf_root, until
 
 COPIED_MAX = 1 << 20
 
@@ -35,13 +37,19 @@ class Failed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The keeper's descriptors of a contained session, the only way to the namespaces."""
+    """The keeper's descriptors of a contained session, the only way to the namespaces.
+
+    A plain session has none, but hf-root (`top`).
+    """
 
     init: int
     namespaces: dict[str, int]
+    top: int = 0
 
     @classmethod
     def of_keeper(cls, pid: int) -> Held:
+        if top := hf_root(pid):
+            return cls(0, {}, top)
         fds = Path(f"/proc/{pid}/fd")
         named = {os.readlink(path).partition(":")[0]: path for path in fds.iterdir()}
         pidfd = next(path.name for path in fds.iterdir() if "pidfd" in os.readlink(path))
@@ -59,7 +67,7 @@ class Held:
 def dump(
     held: Held,
     directory: Path,
-    containment: Containment,
+    containment: Containment | None,
     stop: bool = False,
     go_on: bool | None = True,
     seen: Callable[[dict[str, Any], subprocess.Popen[bytes]], None] = lambda told, process: None,
@@ -71,18 +79,20 @@ def dump(
         held.init,
         stop,
         targets(containment, MOUNT_WRITE),
-        ("/dev/shm", *targets(containment, MOUNT_MEMORY)),
+        ("/dev/shm", *targets(containment, MOUNT_MEMORY)) if containment is not None else (),
         COPIED_MAX,
+        held.top,
     )
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     images = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     process = subprocess.Popen(
-        programs.module("holdfast.checkpointer", f"{theirs.fileno()}"),
+        programs.lean("checkpointer", f"{theirs.fileno()}"),
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
+        start_new_session=True,
     )
     theirs.close()
-    namespaces = [held.namespaces[name] for name in wire.NAMESPACES]
+    namespaces = [held.namespaces[name] for name in wire.NAMESPACES if not held.top]
     try:
         socket.send_fds(ours, [wire.pack_dump(job)], [images, *namespaces])
         while packet := ours.recv(wire.PACKET_BYTES):
@@ -96,6 +106,9 @@ def dump(
                 outcome = wire.read_outcome(told["done"])
                 if outcome.problem:
                     raise Failed(outcome.problem)
+                process.wait()
+                with pytest.raises(ProcessLookupError):  # not even a dead process is left
+                    os.killpg(process.pid, 0)
                 return outcome
     except ConnectionError as e:
         raise Failed("the checkpointer was killed") from e
@@ -106,5 +119,14 @@ def dump(
     raise Failed("the checkpointer ended without an answer")
 
 
-def targets(containment: Containment, kind: int) -> tuple[str, ...]:
+def unsavable(keeper: int) -> None:
+    """Make a plain session one that cannot be saved; those of ordinary users are in any case."""
+    if top := hf_root(keeper):
+        os.kill(top, signal.SIGKILL)
+        until(lambda: not hf_root(keeper), "the end of hf-root")
+
+
+def targets(containment: Containment | None, kind: int) -> tuple[str, ...]:
+    if containment is None:
+        return ()
     return tuple(os.fsdecode(m.target) for m in containment.mounts if m.kind == kind)

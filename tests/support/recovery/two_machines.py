@@ -3,7 +3,7 @@
     with two_machines(tmp) as (here, there, net):
         there.power_off()       # every process of it dies at once, as without power
         here.cut(); here.join() # the link to the relay
-        here.slow("8mbit"); here.lossy(5)
+        here.slow("8mbit"); here.lossy(5); here.clear()
 
 A machine has its own pid, mount, network and host name; the account's home and the workspace are
 at the same paths on both and have different contents. The relay is in a network of its own, with a
@@ -146,6 +146,12 @@ class Machine(Installation):
             f"add rule ip loss in iifname up0 numgen random mod 100 < {percent} drop"
         )
         _run(*self._in("nft", rules))
+
+    def clear(self) -> None:
+        """End `slow` and `lossy`."""
+        for command in ("tc qdisc del dev up0 root", "nft delete table ip loss"):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _run(*self._in(*command.split()))
 
     # ------------------------------------------------------------ commands
 

@@ -365,10 +365,11 @@ def own_filter(place: str, megabytes: int) -> Check:
 
 def mapped_deleted_file(place: str, megabytes: int) -> Check:
     with open("/dev/shm/unlinked", "w+b") as f:
-        f.truncate(4096)
+        f.write(b"mapped".ljust(4096))
+        f.flush()
         memory = mmap.mmap(f.fileno(), 4096)
     os.unlink("/dev/shm/unlinked")
-    return lambda: len(memory) == 4096
+    return lambda: memory[:6] == b"mapped"
 
 
 def large_deleted_file(place: str, megabytes: int) -> Check:
