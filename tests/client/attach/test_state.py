@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from holdfast.client.attach import events as e
 from holdfast.client.attach import overlay
+from holdfast.client.attach.notices import Notices
 from holdfast.client.attach.prefix import Prefix
 from holdfast.client.attach.state import COVER, KINDS, LIST, STEER, AttachState
 from holdfast.client.gone import HostGone
@@ -181,6 +182,15 @@ def test_a4_a_notice_outlives_a_screen_that_comes_unasked() -> None:
     told = e.Notice("work is halted; C-\\ R resumes it")
     assert told in screen(state)
     assert told in screen(state), "the second screen has wiped it"
+
+
+def test_a_screen_that_was_requested_replaces_the_notice() -> None:
+    """As after the answer to a question: the notice about it is out of date."""
+    notices = Notices()
+    notices.came(None)
+    assert notices.say("bot waits for approval", 0.0, False)
+    notices.requested(reminds=False)
+    assert notices.came(None) is None
 
 
 def test_a_notice_waits_for_the_screen_that_would_wipe_it() -> None:

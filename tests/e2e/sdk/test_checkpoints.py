@@ -44,6 +44,8 @@ def test_r2_a_program_saves_a_session_and_restores_it(hf: Installation) -> None:
 
 def test_r2_a_program_is_told_why_a_session_cannot_be_saved(hf: Installation) -> None:
     hf.ready("sdk-unsaved", "--plain")
+    hf.ok("run", "sdk-unsaved", "--", "unshare -Ur sleep 1000 &")
+    hf.ok("wait", "sdk-unsaved", "--for", "idle")
     with holdfast.sync.connect(operator="tester", home=str(hf.home)) as c:
         session = c.sessions.get("sdk-unsaved")
         found = session.preflight()

@@ -85,7 +85,7 @@ def test_r5_attributes_that_changed_at_both_places_conflict(stage: Stage) -> Non
     os.setxattr(stage.now / "file", COLOR, b"green")
     found = keep.decide(stage.fork, str(stage.layers), (), ()).conflicts
     assert [(one.path, one.why) for one in found] == [
-        (f"{INSIDE}/file", "it was changed there too")
+        (f"{INSIDE}/file", "it was changed in the parent too")
     ]
     stage.stage(take=("file",))
     assert stage.apply() == set()

@@ -34,13 +34,17 @@ def test_r2_a_client_that_leaves_after_the_save_does_not_cancel_the_end(
             incarnations=SimpleNamespace(checkpoints=None),
             door=SimpleNamespace(enter=enter),
             halter=None,
+            journal=None,
         )
         host: Any = SimpleNamespace(engine=engine)
-        ctx: Any = SimpleNamespace(act=None, number=1, conn=SimpleNamespace(operator="ann"))
+        conn = SimpleNamespace(operator="ann", event=lambda *args, **facts: None)
+        ctx: Any = SimpleNamespace(act=None, number=1, conn=conn)
         signed: Any = None
         asked = Checkpoint(session="work", stop=True, seq=1, signed=signed)
         request = asyncio.create_task(checkpoints.checkpoint(host, ctx, asked))
-        await saved.wait()
+        waiting = asyncio.create_task(saved.wait())
+        await asyncio.wait({request, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        assert saved.is_set(), request
         await asyncio.sleep(0)
         request.cancel()
         await asyncio.wait({request})

@@ -62,10 +62,12 @@ def test_r8_an_eviction_that_is_cut_off_leaves_the_end_to_be_noticed(
         ended = asyncio.get_running_loop().create_future()
         session: Any = SimpleNamespace(id="s", ended=ended)
         engine: Any = SimpleNamespace(
-            incarnations=SimpleNamespace(checkpoints=None), halter=None, sessions={}
+            incarnations=SimpleNamespace(checkpoints=None), halter=None, journal=None, sessions={}
         )
         evicting = asyncio.create_task(Evictions(engine).evict(session, "idle"))
-        await saved.wait()
+        waiting = asyncio.create_task(saved.wait())
+        await asyncio.wait({evicting, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        assert saved.is_set(), evicting
         await asyncio.sleep(0)
         evicting.cancel()
         await asyncio.wait({evicting})

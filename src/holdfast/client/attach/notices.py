@@ -46,7 +46,8 @@ class Notices:
         """A screen has replaced the last notice; returns the text to show on it."""
         self._again = None
         text: str | None = self.later
-        if not text and self.until is not None and self.kept:  # the host sent it unasked
+        unasked = self.shown and self.until is not None
+        if not text and unasked and self.kept:
             text, self._again = self.kept[0], self.until
         text = text or (reminder if self._reminds else None)
         self.until, self.later, self.shown, self._reminds = None, "", True, False
