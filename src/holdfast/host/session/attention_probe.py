@@ -3,6 +3,10 @@
 The facts are the terminal's state from the keeper, the processes from /proc and the shell's marks;
 `core/session/attention.py` decides. A halted session waits only to be resumed, however the terminal
 looks: the processes were stopped in the middle of their work.
+
+The facts are not of one moment. A shell that gets to its prompt meanwhile would seem to read a line
+for a program: its mode is older than its read. So a session that seems to wait must have the same
+terminal and marks after the look as before. Otherwise it is looked at again.
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
     from holdfast.host.session.session import Session
 
 FOREGROUND_CHARS = 200
+LOOKS = 5  # of a session that changes in each look; the last look counts
+ANSWER_S = 1.0  # for the keeper to describe the terminal after a look
+WAITING = ("idle", "input", "secret")
 HALTED = "the session is halted: nothing in it goes on"
 
 
@@ -33,14 +40,28 @@ class Attention(NamedTuple):
 
 async def read_attention(session: Session, state: wire.State) -> Attention:
     """Reads /proc in a thread: that takes long if the session starts processes all the time."""
-    commands = session.commands
     try:
-        found = await session.looked(
-            _read, session, state, commands.shell.at_prompt if commands.kind else None
-        )
+        for _ in range(LOOKS):
+            at_prompt = _at_prompt(session)
+            found = await session.looked(_read, session, state, at_prompt)
+            if found.kind not in WAITING:
+                break
+            before, state = state, await session.marks_seen(ANSWER_S)
+            if _terminal(before) == _terminal(state) and at_prompt == _at_prompt(session):
+                break
     except Unavailable as e:
         found = Attention("unknown", e.message, "", None, None)
     return found._replace(kind="halted", why=HALTED) if session.state == "halted" else found
+
+
+def _at_prompt(session: Session) -> bool | None:
+    """What the shell's marks say; None without marks."""
+    commands = session.commands
+    return commands.shell.at_prompt if commands.kind else None
+
+
+def _terminal(state: wire.State) -> tuple[int, int]:
+    return state.lflag & (termios.ICANON | termios.ECHO), state.foreground
 
 
 def _read(session: Session, state: wire.State, at_prompt: bool | None) -> Attention:
