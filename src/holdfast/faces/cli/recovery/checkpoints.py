@@ -287,7 +287,7 @@ def _is_checkpoint(word: str) -> bool:
 
 
 def _no_copy(word: str) -> NotFound:
-    """A machine without a copy can bring back nothing, whatever happened to the other machine."""
+    """A machine without a copy can bring nothing back."""
     return NotFound(
         f"nothing of {word[:80]} can return on this machine: no copy of that session is here",
         "another machine may have one: `holdfast checkpoint --list` there lists its copies",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.jsontext import Json
 
-ASK_S = 3.0  # for another machine to say what it knows
+ASK_S = 3.0  # for the answer of a second machine
 
 rehome_parser = usage(f"""
     let another machine take over a session when this one is gone, or pin it to this machine
@@ -64,7 +64,7 @@ def lease(args: Namespace) -> int:
 
 
 def _show(args: Namespace) -> int:
-    """The lease; of a session at another machine what that machine says, and what is known here."""
+    """The lease. Of a session at a second machine: its answer, and the facts known here."""
     from holdfast.faces.cli.recovery.progress import Progress, carried_out
     from holdfast.model.errors import HoldfastError, TimedOut, Unavailable
 
@@ -93,7 +93,7 @@ def _show(args: Namespace) -> int:
 
 
 def _asked(args: Namespace, key: str, session: str) -> tuple[Json | None, str]:
-    """What the machine with that key says within ASK_S, or why it says nothing."""
+    """The answer of the machine with that key within ASK_S, or the reason why there is none."""
     from holdfast.faces.cli import fleet
     from holdfast.faces.cli.connect import home_here
     from holdfast.home import machines
@@ -111,7 +111,7 @@ def _asked(args: Namespace, key: str, session: str) -> tuple[Json | None, str]:
 
 
 def _known(said: Json, there: Json | None, silent: str) -> list[str]:
-    """What is known here about a session at another machine, and how to take it over."""
+    """The facts known here about a session at a second machine, and how to take it over."""
     import time
 
     elsewhere, name = said["elsewhere"], said["name"]

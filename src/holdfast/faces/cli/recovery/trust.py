@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.home.machines import Machine
     from holdfast.model.jsontext import Json
 
-COURIER = "courier"  # the identity with which this machine brings its sessions to others
+COURIER = "courier"  # with this identity the machine delivers its sessions
 RIGHT = "store"
 
 
