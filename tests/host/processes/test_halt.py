@@ -8,6 +8,7 @@ ordinary user, without control groups.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import select
 import signal
@@ -32,6 +33,7 @@ from tests.support.workload import FORKING
 
 ROOT = os.getuid() == 0
 STILL_S = 0.15
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 
 # Forks all the time, and each child forks again. Some leave the session and fork twice. At most
@@ -241,6 +243,28 @@ def test_a4_a_host_that_died_meanwhile_finds_it_halted(
         link.wait_for(b"typed while halted\r\ntyped while halted")
     finally:
         another.close()
+
+
+def test_a4_a_process_that_is_about_to_stop_counts_as_stopped_before(world: World) -> None:
+    """As after a checkpoint: CRIU stops a job again by SIGSTOP, and lets go of it."""
+    _, execution = world.start("sh", "-c", "sleep 624 & exec cat", group=False)
+    until(lambda: len(sleepers(execution.keeper_pid)) == 1, "the job")
+    [job] = sleepers(execution.keeper_pid)
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def ptrace(request: int) -> None:
+        done = libc.ptrace(request, job, None, None)
+        assert done == 0, (request, os.strerror(ctypes.get_errno()))
+
+    ptrace(PTRACE_SEIZE)
+    ptrace(PTRACE_INTERRUPT)
+    until(lambda: state_of(job) == "t", "the tracer's stop")
+    os.kill(job, signal.SIGSTOP)
+    assert world.halter.halt_now(execution).complete
+    ptrace(PTRACE_DETACH)
+    until(lambda: state_of(job) == "T", "the job to stop")
+    assert world.halter.resume_now(execution).complete
+    assert state_of(job) == "T", "it was stopped before the halt"
 
 
 @EACH

@@ -296,10 +296,12 @@ class Halter:
         refused: set[int] = set()
         todo = look(pid for pid in tops if pid not in spared)
         for one in todo:  # the list grows during the loop
-            if one.running and not send(one.pid, signal.SIGSTOP):
-                refused.add(one.pid)
-            elif fresh and one.state == "T" and not one.stopped_before and one.mark:
+            # CRIU stops a process again by a signal that the process takes a moment later.
+            stopped = one.state == "T" or one.pending & rules.SIGSTOP_BIT
+            if fresh and stopped and not one.stopped_before and one.mark:
                 send(one.pid, one.mark)
+            elif one.running and not send(one.pid, signal.SIGSTOP):
+                refused.add(one.pid)
             found = children(one.pid)[: max(0, limit - len(todo))]
             below = look(pid for pid in found if pid not in spared)
             if any(child.session == one.session and child.group != one.group for child in below):
