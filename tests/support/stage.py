@@ -7,6 +7,7 @@ armed and killed by name and pid; the home lies in /tmp with a short path.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -397,13 +398,11 @@ class Stage:
         for client in list(self.clients):
             client.close()
         self.forge.close()
-        for pid in members(self.path):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         end = time.monotonic() + DEADLINE_S
-        while members(self.path) and time.monotonic() < end:
+        while (left := members(self.path)) and time.monotonic() < end:
+            for pid in left:  # one of them may just have started another
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             select.select([], [], [], 0.01)
         groups = Groups(self.home.state)  # no host was left to remove them
         while groups.sweep(set()) and time.monotonic() < end:
