@@ -120,8 +120,9 @@ def test_r2_an_editor_with_unsaved_text(hf: Installation, gate: str) -> None:
     round_trip(hf, name)
     assert hf.screen(name) == screen and not file.exists()
     hf.quick("send", name, ", and more")
-    shows(hf, name, "and more")
+    # Now and then vim draws the first keys after a restore with the next key only.
     hf.quick("send", name, "--key", "Escape")
+    shows(hf, name, "and more")
     hf.quick("send", name, ":wq", "--enter")
     hf.wait(name, "idle")
     assert file.read_text() == "unsaved words, and more\n"
