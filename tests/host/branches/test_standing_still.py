@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -132,6 +133,80 @@ def test_r5_a_branch_goes_on_if_it_could_not_be_halted(monkeypatch: pytest.Monke
     with pytest.raises(OSError, match="no"):
         kept(one, lambda: None)
     assert halter.orders == ["halt", "resume"]
+
+
+class Slow(Halter):
+    """A thread halts, which no cancellation stops: `halting` ends when it is over."""
+
+    def __init__(self, session: SimpleNamespace) -> None:
+        super().__init__(session)
+        self.begun, self.halting = asyncio.Event(), asyncio.Event()
+
+    async def halt(self, where: object) -> None:
+        async def thread() -> None:
+            self.begun.set()
+            await self.halting.wait()
+            self.orders.append("halt")
+
+        await asyncio.shield(thread())
+
+
+def test_r5_a_branch_goes_on_if_a_keep_is_given_up_while_a_thread_halts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def given_up() -> None:
+        one, session, _ = made(monkeypatch)
+        halter = one._engine.halter = Slow(session)
+
+        async def keep() -> None:
+            async with one._standing_still(FORK, "a"):
+                raise AssertionError("it was given up")
+
+        task = asyncio.ensure_future(keep())
+        await halter.begun.wait()
+        task.cancel()
+        await asyncio.wait({task}, timeout=0.01)
+        halter.halting.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert halter.orders == ["halt", "resume"]
+        assert not one.forks.reading("fk-1", "a").exists()
+
+    asyncio.run(given_up())
+
+
+def test_r5_a_mark_that_a_thread_still_makes_does_not_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the next host would take a halt of the operator for one of the keep."""
+
+    one, _, _ = made(monkeypatch)
+    mark = one.forks.reading("fk-1", "a")
+
+    async def given_up() -> None:
+        begun, goes_on = threading.Event(), threading.Event()
+
+        def touch() -> None:
+            begun.set()
+            goes_on.wait(10)
+            mark.there = True
+
+        mark.touch = touch
+
+        async def keep() -> None:
+            async with one._standing_still(FORK, "a"):
+                raise AssertionError("it was given up")
+
+        task = asyncio.ensure_future(keep())
+        await asyncio.to_thread(begun.wait, 10)
+        task.cancel()
+        await asyncio.wait({task}, timeout=0.01)
+        goes_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(given_up())  # returns when all threads are done
+    assert not mark.exists()
 
 
 def test_r5_a_branch_is_not_discarded_while_a_keep_of_its_fork_is_under_way() -> None:

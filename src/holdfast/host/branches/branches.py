@@ -195,9 +195,9 @@ class Branches:
                 raise Refused(f"{living.name} was resumed meanwhile", "try again")
             return
         halter, mark = self._engine.halter, self.forks.reading(fork.id, session)
-        await asyncio.to_thread(mark.touch)
-        try:
-            await halter.halt(execution(living))
+        try:  # a thread that still halts, when this is given up, would undo the resume
+            await wait_out(asyncio.to_thread(mark.touch))
+            await wait_out(halter.halt(execution(living)))
             yield
         finally:
             # No operator has stopped it meanwhile.
