@@ -12,7 +12,7 @@ from holdfast.core.reaper.reaper import Evict, Policy, Resident
 from holdfast.host.residency import eviction
 from holdfast.host.residency.eviction import Evictions
 from holdfast.host.residency.reaping import Reaping
-from holdfast.model.errors import Refused
+from holdfast.model.errors import Refused, Unavailable
 
 
 def made(held: list[Any]) -> tuple[Reaping, Any, list[str]]:
@@ -111,3 +111,43 @@ def test_r8_the_reaper_goes_on_after_an_error(caplog: pytest.LogCaptureFixture) 
 
     asyncio.run(both())
     assert len(done) == 1 and "Input/output error" in caplog.text
+
+
+@pytest.mark.parametrize("error", [Unavailable("s cannot be looked at"), OSError(5, "I/O error")])
+def test_r8_a_session_that_cannot_be_looked_at_does_not_keep_others_from_being_reaped(
+    error: Exception,
+) -> None:
+    """Programs of the session block its threads, perhaps: it stays, and the look goes on."""
+    reaping, _, _ = made([])
+    ring = SimpleNamespace(head=0)
+    shown = {"state": "detached", "ending": False, "last_activity": 0.0, "label": {}, "ring": ring}
+
+    async def looked(*args: Any) -> Any:
+        raise error
+
+    async def other(*args: Any) -> Any:
+        raise Unavailable("other cannot be looked at")
+
+    sessions = {
+        id: SimpleNamespace(
+            **shown,
+            id=id,
+            keeper_pid=1,
+            layout={"layout": "plain"},
+            viewers=SimpleNamespace(left_at=0.0),
+            streams=[],
+            ended=SimpleNamespace(done=lambda: False),
+            looked=looked if id == "s" else other,
+        )
+        for id in ("s", "other")
+    }
+    reaping._engine = SimpleNamespace(  # type: ignore[assignment]
+        sessions=sessions,
+        halter=SimpleNamespace(groups=None),
+        held_acts=SimpleNamespace(waiting=list),
+    )
+    reaping._attached = lambda session: False  # type: ignore[method-assign]
+    asyncio.run(reaping.look())
+    assert "other cannot be looked at" in reaping.seen["other"].safe
+    found = reaping.seen.get("s")
+    assert found is None if isinstance(error, OSError) else found and "s cannot" in found.safe

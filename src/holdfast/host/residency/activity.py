@@ -113,12 +113,14 @@ class Watch:
         self, groups: Groups, tcp: dict[int, int], attached: bool, asked: bool
     ) -> Resident | None:
         """The session as a Resident; None if it ends just now."""
-        session = self.session
+        session, cannot = self.session, ""
         try:
             now = await session.looked(sample, session, groups, tcp)
             busy, person = self._compared(now), ""
             if not busy and not attached:
                 busy, person = await self._waits(now)
+            if not await _can_be_saved(session):
+                cannot = PLAIN
         except HoldfastError as e:
             busy, person = f"it cannot be looked at: {e.message}", ""
         if session.ended.done() or session.ending:
@@ -127,7 +129,6 @@ class Watch:
             self._active_at = time.monotonic()
         if attached or asked:
             self.used()
-        cannot = "" if await session.looked(_can_be_saved, session) else PLAIN
         return Resident(
             session.id,
             self.idle_s,
@@ -182,9 +183,10 @@ class Watch:
 PLAIN: Final = "it is a plain session, which cannot be saved; `checkpoint --check` says why"
 
 
-def _can_be_saved(session: Session) -> bool:
-    contained = session.layout.get("layout") == "contained"
-    return contained or proc_scan.hf_root(session.keeper_pid) > 0
+async def _can_be_saved(session: Session) -> bool:
+    if session.layout.get("layout") == "contained":
+        return True
+    return await session.looked(proc_scan.hf_root, session.keeper_pid) > 0
 
 
 # ---------------------------------------------------------------- bytes of connections

@@ -130,7 +130,9 @@ class Reaping:
         for session in [*self._engine.sessions.values()]:
             if session.ending or session.state not in ("live", "detached", "halted"):
                 continue
-            one = await self._look_at(session, tcp, session.id in asked)
+            one = None
+            with log_errors(f"the reaper's look at {session.id}"):  # the others are looked at
+                one = await self._look_at(session, tcp, session.id in asked)
             if one is not None:
                 memory = costs[one.id].memory if one.id in costs else 0
                 found[one.id] = one._replace(memory=memory)
