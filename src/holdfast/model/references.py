@@ -4,6 +4,8 @@ hf:SESSION              the session
 hf:SESSION@EPOCH        one incarnation of it
 hf:SESSION@EPOCH#N      act number N
 hf:SESSION@EPOCH:A-B    output bytes A up to B (absolute offsets)
+
+An entry of a record is no act: its number is never written behind `#`, see `entry`.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ class Ref(NamedTuple):
             elif self.output is not None:
                 text += f":{self.output[0]}-{self.output[1]}"
         return text
+
+
+def entry(session: str, epoch: int, number: int) -> str:
+    """An entry of the record, for an act whose number in the session is not known."""
+    return f"entry {number} of {Ref(session, epoch)}"
 
 
 def parse_ref(text: str) -> Ref:

@@ -31,7 +31,8 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch that was not discarded. `ref`: the end of the parent's record at the fork.
+    """A branch that was not discarded. `ref`: the end of the parent's record at the fork,
+    "entry N of hf:SESSION@EPOCH".
 
     `kept`: when its files were committed to the parent's directories. `exit_code`: of an ended
     branch.

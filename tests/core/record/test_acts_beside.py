@@ -15,7 +15,7 @@ def entry(seq: int, client: str, number: int, epoch: int = 3, **more: Any) -> di
 
 
 def refs(found: Any) -> list[str]:
-    return [one["act"].partition("#")[2] for one in found]
+    return [one["act"] for one in found]
 
 
 def test_r7_only_acts_that_the_session_had_taken_are_in_flight() -> None:
@@ -28,7 +28,7 @@ def test_r7_only_acts_that_the_session_had_taken_are_in_flight() -> None:
         entry(5, "a", 4, kind="save"),
         entry(6, "a", 3, epoch=2),
     ]
-    assert refs(rules.in_flight(entries, 3, ORIGINS)) == ["1", "3"]
+    assert refs(rules.in_flight(entries, 3, ORIGINS)) == ["hf:s@3#9", "hf:s@3#4"]
 
 
 def test_r7_acts_of_later_incarnations_came_after_the_checkpoint() -> None:
@@ -41,7 +41,19 @@ def test_r7_acts_of_later_incarnations_came_after_the_checkpoint() -> None:
         entry(6, "a", 1, epoch=4),
         entry(7, "c", 1, kind="save"),
     ]
-    assert refs(rules.later(entries, 3, ORIGINS)) == ["2", "4", "6"]
+    assert refs(rules.later(entries, 3, ORIGINS)) == [
+        "entry 2 of hf:s@3",
+        "entry 4 of hf:s@3",
+        "entry 6 of hf:s@4",
+    ]
+
+
+def test_s8_an_act_has_the_number_that_its_reference_has_everywhere() -> None:
+    """The number of an entry is another one: behind `#` it would name another act."""
+    entries = [entry(1, "a", 4), entry(2, "a", 5), entry(3, "b", 1, act=3)]
+    acts = ["entry 1 of hf:s@3", "hf:s@3#9", "hf:s@3#3"]
+    assert refs(rules.in_flight(entries, 3, ORIGINS)) == acts
+    assert refs(rules.later([entry(7, "a", 6, act=12)], 3, ORIGINS)) == ["hf:s@3#12"]
 
 
 def test_r7_the_acts_of_a_manifest_are_bounded_and_damaged_ones_left_out() -> None:

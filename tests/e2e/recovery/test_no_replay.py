@@ -133,10 +133,17 @@ def test_r6_r7_acts_in_flight_at_a_checkpoint_and_later_ones_are_named(hf: Insta
     assert sorted(file.read_text().split()) == ["later", "x", "x"]
     log = {one["seq"]: one for one in hf.ok("log", "middle", "--json").records}
     commands = [seq for seq, one in log.items() if (one["kind"], one["phase"]) == COMMAND]
-    acts = [
-        {"act": f"hf:{made['id']}@1#{seq}", "actor": "tester", "kind": "command"}
+    numbers = [
+        one["facts"]["act"]
         for seq in commands
+        for one in log.values()
+        if (one["phase"], one["intent"]) == ("outcome", seq)
     ]
+    acts = [
+        {"act": f"hf:{made['id']}@1#{number}", "actor": "tester", "kind": "command"}
+        for number in numbers
+    ]
+    assert hf.ok("resolve", acts[1]["act"], "--json").json["exit_code"] == 0
     assert (said["in_flight"], said["later"], said["later_more"]) == (acts[:1], acts[1:], 0)
     [told] = [one for one in log.values() if one["kind"] == "restored"]
     assert (told["facts"]["in_flight"], told["facts"]["later"]) == (acts[:1], acts[1:])

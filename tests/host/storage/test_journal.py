@@ -708,13 +708,48 @@ def test_r1_acts_in_flight_are_unknown_until_their_outcome_is_recorded(database:
         await desk.journal.settled()
         session = desk.scribe.session
         found = (await desk.journal.unfinished())[session]
-        assert found == [f"hf:{session}@1#{one.seq}" for one in (first, second, third)]
+        assert [one["seq"] for one in found] == [one.seq for one in (first, second, third)]
+        said = [f"entry {one.seq} of hf:{session}@1" for one in (first, second, third)]
         desk.journal.outcome(first, record.APPLIED)
         desk.journal.outcome(second, record.UNKNOWN)
-        assert await desk.journal.unknown(session, found) == found[1:]
+        assert await desk.journal.unknown(session, found) == said[1:]
         desk.journal.outcome(third, record.VOID)
-        assert await desk.journal.unknown(session, found) == found[1:2]
+        assert await desk.journal.unknown(session, found) == said[1:2]
         assert await desk.journal.unknown(session, []) == []
+
+    at_desk(database, work)
+
+
+def test_s8_acts_beside_a_checkpoint_have_the_number_that_their_outcome_tells(
+    database: Path,
+) -> None:
+    async def work(desk: Desk) -> None:
+        session = desk.scribe.session
+        before = await desk.journal.intent(desk.draft(b"make"))
+        moment = time.time_ns()
+        after = await desk.journal.intent(desk.draft(b"make test"))
+        for number, one in ((41, before), (42, after)):
+            desk.journal.outcome(one, record.APPLIED, act=number)
+        await desk.journal.settled()
+        [caught] = await desk.journal.unfinished_at(session, 0, moment)
+        assert (caught["seq"], caught["act"]) == (before.seq, 41)
+        later = await desk.journal.acts_after(session, before.seq)
+        assert [(one["seq"], one["act"]) for one in later] == [(after.seq, 42)]
+
+    at_desk(database, work)
+
+
+def test_r7_an_act_whose_entry_was_pruned_is_not_named(database: Path) -> None:
+    """An outcome remains behind the entry that it names."""
+
+    async def work(desk: Desk) -> None:
+        session = desk.scribe.session
+        first = await desk.journal.intent(desk.draft(b"make"))
+        moment = time.time_ns()
+        desk.journal.outcome(first, record.APPLIED)
+        await desk.journal.settled()
+        assert await desk.journal.prune(session, keep=1) == 1
+        assert await desk.journal.unfinished_at(session, 0, moment) == []
 
     at_desk(database, work)
 

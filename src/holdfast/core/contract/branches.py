@@ -56,7 +56,8 @@ class Branch:
     """A branch. `state`: of the session; `ended` if it is not known any more. `exit_code`: of an
     ended one, if it is known.
 
-    `parent`: the session that was forked, at this point of its record (`ref`). `kept`: when its
+    `parent`: the session that was forked, at this point of its record (`ref`,
+    "entry N of hf:SESSION@EPOCH"). `kept`: when its
     files were committed to the parent's directory; null if not.
     """
 

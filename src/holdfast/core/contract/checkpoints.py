@@ -152,7 +152,10 @@ class LostConnection:
 
 @message
 class ActBeside:
-    """An act that a restored memory does not contain as a whole. `act`: its entry in the record."""
+    """An act that a restored memory does not contain as a whole.
+
+    `act`: its reference; "entry N of hf:SESSION@EPOCH" of the record if its number is not known.
+    """
 
     act: str
     actor: str

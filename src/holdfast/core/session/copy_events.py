@@ -20,8 +20,9 @@ session.restored  the session is back with its processes
     at number  the moment that its memory is from
     epoch number  the new incarnation
     root_pid number  the session's first process
-    in_flight list  references to acts that the checkpoint caught in the middle; they go on there
-    later list  references to the newest acts that came after; the memory does not know of them
+    in_flight list  acts that the checkpoint caught in the middle; they go on there. Each is a
+        reference, or "entry N of hf:SESSION@EPOCH" of the record
+    later list  the newest acts that came after; the memory does not know of them
     halted yes*  it was halted when it was saved, and still is
 session.copied  another machine has a copy of the session now
     machine text  its name

@@ -211,7 +211,8 @@ session.re_established  a new incarnation has started; memory and programs of th
     reason text  in words
     seen number?  when the host last looked at the session, in seconds since 1970
     running list  the programs that ran then: argv, operator and act of each
-    in_flight list  references to acts with an unknown outcome
+    in_flight list  acts with an unknown outcome, each as "entry N of hf:SESSION@EPOCH" of the
+        record
     halted yes  whether the lost incarnation was halted
     notes list  what could not be brought back, in words
 session.saved  the session was saved to disk, and goes on

@@ -60,6 +60,7 @@ from holdfast.host.runtime.tasks import to_the_end, wait_out
 from holdfast.host.storage.record_table import Key
 from holdfast.host.storage.store import SessionRow
 from holdfast.host.terminal import view
+from holdfast.model import references
 from holdfast.model.errors import HoldfastError, Impossible
 from holdfast.model.limits import SESSIONS_MAX
 from holdfast.model.probe import probe
@@ -447,7 +448,7 @@ class _Forking:
     def _claimed(self, branch: Branch, dumped: Dumped, snapshot_fd: int) -> None:
         """The branch is restored, and no operator can act in it yet."""
         fork = self.fork
-        ref = f"hf:{fork.parent}@{fork.epoch}#{fork.seq}"
+        ref = references.entry(fork.parent, fork.epoch, fork.seq)
         facts = {"parent": ref, "hash": fork.hash, "fork": fork.id, "name": fork.parent_name}
         self.engine.journal.post(
             host_fact(branch.id, 1, BRANCHED, self.by, "host", facts={**facts})

@@ -34,6 +34,7 @@ from holdfast.host.processes import process
 from holdfast.host.session.stopped import StoppedOperators
 from holdfast.host.shell.launch import is_shell
 from holdfast.host.storage import store
+from holdfast.host.storage.record_table import Fields
 from holdfast.host.storage.spool import Spool
 from holdfast.host.storage.store import SessionRow, Store
 from holdfast.model.contained import HOST, NETWORKS, NONE, OWN
@@ -156,7 +157,7 @@ class NearEnd:
     def __init__(self, host: Host, replaced: bool) -> None:
         """`replaced`: this host has replaced the last one in place."""
         self._host = host
-        self._in_flight: dict[str, list[str]] = {}  # acts without outcome at the start, by session
+        self._in_flight: dict[str, list[Fields]] = {}  # intents without outcome at the start
         self.interruptions = Interruptions(self._settled, replaced)
         self._coming = set[str]()  # their keeper was killed; they come back at once
         self._back: dict[str, float] = {}  # when this host last brought a session back so

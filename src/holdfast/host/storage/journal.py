@@ -32,7 +32,7 @@ from holdfast.host.storage import record_table as table
 from holdfast.host.storage.once_keys import OnceKeys
 from holdfast.host.storage.record_writer import RECENT_ENTRIES, Item, RecordWriter
 from holdfast.host.storage.store import Store
-from holdfast.model import signing
+from holdfast.model import references, signing
 from holdfast.model.errors import Lost, Unavailable, Usage
 from holdfast.model.probe import probe
 
@@ -393,22 +393,25 @@ class Journal:
 
     # ------------------------------------------------------------ after a crash
 
-    async def unfinished(self) -> dict[str, list[str]]:
-        """References to the intents that have no outcome, by session."""
-        found: dict[str, list[str]] = {}
+    async def unfinished(self) -> dict[str, list[table.Fields]]:
+        """The intents that have no outcome, by session."""
+        found: dict[str, list[table.Fields]] = {}
         for intent in await self._store.run(table.open_intents):
-            ref = f"hf:{intent['session']}@{intent['epoch']}#{intent['seq']}"
-            found.setdefault(intent["session"], []).append(ref)
+            found.setdefault(intent["session"], []).append(intent)
         return found
 
-    async def unknown(self, session: str, references: Sequence[str]) -> list[str]:
-        """The acts among these, found by `unfinished`, whose outcome is still not known."""
-        if not references:
+    async def unknown(self, session: str, intents: Sequence[table.Fields]) -> list[str]:
+        """Those of `unfinished` whose outcome is still not known, by their entries."""
+        if not intents:
             return []
         await self.settled()
-        acts = {int(one.rpartition("#")[2]): one for one in references}
-        known = await self._store.run(lambda db: table.known_outcomes(db, session, min(acts)))
-        return [one for act, one in acts.items() if act not in known]
+        first = min(one["seq"] for one in intents)
+        known = await self._store.run(lambda db: table.known_outcomes(db, session, first))
+        return [
+            references.entry(session, one["epoch"], one["seq"])
+            for one in intents
+            if one["seq"] not in known
+        ]
 
     async def unfinished_at(self, session: str, after: int, time: int) -> list[table.Fields]:
         """The intents without outcome at that time, which is later than entry `after`."""

@@ -11,7 +11,7 @@ ids a row above 1 KB takes a whole page (measured: 4.7 KB per signed command, wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apsw
@@ -251,24 +251,41 @@ def open_intents(db: apsw.Connection) -> list[Fields]:
 
 
 def unfinished_at(db: apsw.Connection, session: str, after: int, time: int) -> list[Fields]:
-    """The intents without outcome at that time, which is later than entry `after`."""
+    """The intents without outcome at that time, which is later than entry `after`.
+
+    `act`: the number of the act, if an outcome has told it since.
+    """
     rows = _rows(db, "SELECT body FROM record WHERE session = ? AND seq > ?", session, after)
     since = [canonical.decode(body) for (body,) in rows]
+    numbers = _acts_of(since)
     ended = {one["intent"]: one["time"] for one in since if one["phase"] == record.OUTCOME}
     seqs = [seq for seq, at in ended.items() if at >= time]
     seqs += [seq for (seq,) in _rows(db, "SELECT seq FROM record_open WHERE session = ?", session)]
     sql = "SELECT body FROM record WHERE session = ? AND seq = ?"
-    found = [canonical.decode(_rows(db, sql, session, seq)[0][0]) for seq in sorted(seqs)]
-    return [one for one in found if one["time"] < time]
+    rows = [row for seq in sorted(seqs) for row in _rows(db, sql, session, seq)]  # or it is pruned
+    found = [canonical.decode(body) for (body,) in rows]
+    return [_with_act(one, numbers) for one in found if one["time"] < time]
+
+
+def _acts_of(entries: Iterable[Fields]) -> dict[int, int]:
+    """The session's number of each act, by its intent: the outcome of an applied act says it."""
+    found = [(one["intent"], one.get("facts", {}).get("act")) for one in entries if "intent" in one]
+    return {intent: act for intent, act in found if type(act) is int}
+
+
+def _with_act(intent: Fields, numbers: Mapping[int, int]) -> Fields:
+    act = numbers.get(intent["seq"])
+    return intent if act is None else intent | {"act": act}
 
 
 def acts_after(db: apsw.Connection, session: str, after: int) -> list[Fields]:
-    """The acts in newer entries, without those that had no effect."""
+    """The acts in newer entries, without those that had no effect. `act`: its number, if known."""
     sql = "SELECT body FROM record WHERE session = ? AND seq > ? ORDER BY seq DESC LIMIT ?"
     rows = _rows(db, sql, session, after, CATCH_UP_ENTRIES)
     found = [canonical.decode(body) for (body,) in reversed(rows)]
     void = {one["intent"] for one in found if one.get("outcome") in record.NO_EFFECT}
-    return [one for one in found if _is_act(one) and one["seq"] not in void]
+    numbers = _acts_of(found)
+    return [_with_act(one, numbers) for one in found if _is_act(one) and one["seq"] not in void]
 
 
 def known_outcomes(db: apsw.Connection, session: str, after: int) -> set[int]:

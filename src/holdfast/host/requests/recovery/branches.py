@@ -39,6 +39,7 @@ from holdfast.host.branches.store import Fork as Stored
 from holdfast.host.requests.host import Context, Host
 from holdfast.host.runtime.progress import giving_up
 from holdfast.host.runtime.tasks import to_the_end
+from holdfast.model import references
 from holdfast.model.errors import HoldfastError, Refused, Usage
 from holdfast.model.ids import check_name
 
@@ -133,7 +134,7 @@ def _shown(host: Host, fork: Stored, session: str) -> Branch:
         fork=fork.id,
         parent=fork.parent,
         parent_name=fork.parent_name,
-        ref=f"hf:{fork.parent}@{fork.epoch}#{fork.seq}",
+        ref=references.entry(fork.parent, fork.epoch, fork.seq),
         at=fork.at,
         by=fork.by,
         frozen_ms=fork.frozen_ms,
