@@ -35,6 +35,16 @@ class Machine:
 
         await self.store.run(job)
 
+    async def recorded(self, count: int) -> None:
+        """Append entries to the record of the session."""
+
+        def job(db: apsw.Connection) -> None:
+            for _ in range(count):
+                draft = record.host_fact(SESSION, 1, "exit", "ann", "host")
+                record_table.append(db, draft, record_table.tip(db, SESSION), 1)
+
+        await self.store.run(job)
+
     async def find(self, actor: str, once: str, act: tuple[str, bytes] = ACT) -> KeyedAct | None:
         return await self.keys.find(SESSION, actor, once, partial(self.keys.digest, *act))
 
@@ -60,7 +70,7 @@ def test_a9_a_key_is_known_at_the_second_and_third_machine(tmp_path: Path) -> No
             for operator in ("ann", "bob"):  # the same person may have another name there
                 found = await now.find(operator, "kk")
                 assert found is not None and found.reply == b'{"exit_code": 0}'
-                assert (found.same, found.seq) == (now.keys.digest(*ACT), once_keys.BROUGHT)
+                assert (found.same, found.seq) == (now.keys.digest(*ACT), record_table.BROUGHT)
             other = ("command", b"rm file")
             found = await now.find("ann", "kk", other)
             assert found is not None and found.same != now.keys.digest(*other)
@@ -127,5 +137,20 @@ def test_a9_a_damaged_key_of_another_machine_is_left_out(
         await there.keys.arrive(SESSION, [row, *rows])
         assert await there.find("ann", "kk") is None
         assert await there.find("ann", "sound") is not None
+
+    on_machines(tmp_path, work, 2)
+
+
+def test_a9_a_key_that_was_brought_stays_as_long_as_the_entries_since(tmp_path: Path) -> None:
+    """Entries that are older than the arrival go without it."""
+
+    async def work(here: Machine, there: Machine) -> None:
+        await here.used("ann", "kk", record.APPLIED, b"{}")
+        await there.recorded(2)
+        await there.keys.arrive(SESSION, await here.keys.travelling(SESSION))
+        await there.recorded(2)
+        for through, known in ((2, True), (3, False)):
+            await there.store.run(lambda db, end=through: record_table.prune(db, SESSION, end))  # type: ignore[misc]
+            assert (await there.find("ann", "kk") is not None) == known
 
     on_machines(tmp_path, work, 2)

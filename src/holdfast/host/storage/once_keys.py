@@ -24,7 +24,6 @@ from holdfast.host.storage.store import Store
 DIGEST_BYTES: Final = 32
 KEYS_MAX: Final = 10_000  # that travel: the newest
 REPLIES_BYTES: Final = 1 << 20  # of answers that travel; without its answer an act is unknown
-BROUGHT: Final = 0  # the entry of keys that another machine brought
 
 Digest = Callable[[bytes], bytes]  # of an act, with that secret; b"": with this machine's own
 Row = tuple[str, str, str, str | None, str | None]  # a key that travels: as `Key`, without bytes
@@ -155,7 +154,7 @@ class OnceKeys:
     async def arrive(self, session: str, rows: Iterable[Sequence[Any]]) -> None:
         """Store the keys that came with a session. What this machine knows of a key stays."""
         keys = [key for row in rows if (key := _arrived(row)) is not None]
-        await self._store.run(lambda db: table.arrived_once(db, session, BROUGHT, keys))
+        await self._store.run(lambda db: table.arrived_once(db, session, keys))
 
 
 def _chosen(found: Mapping[str, KeyedAct], actor: str, digest: Digest) -> KeyedAct | None:

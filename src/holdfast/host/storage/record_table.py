@@ -23,6 +23,7 @@ from holdfast.model import canonical
 PAGE_BYTES = 1 << 20  # of entries and contents read at once; a page is never empty
 CATCH_UP_ENTRIES = 4096  # read after a start to find the last recorded act of each client
 REDACT_AT_ONCE = 1000  # entries in a `redact`
+BROUGHT = 0  # instead of the entry of a key that another machine brought
 
 # tests/vectors/handover.json has this text byte for byte, so the long lines stay.
 CREATE = """
@@ -157,7 +158,7 @@ def _keyed(row: tuple[Any, ...]) -> tuple[str, KeyedAct]:
     actor, key, seq, same, outcome, reply, hash, body = row
     entry: Fields = canonical.decode(body) if body is not None else {}
     client, number = entry.get("client"), entry.get("number")
-    return key, KeyedAct(seq, same, outcome, reply, hash, client, number, actor)
+    return key, KeyedAct(max(seq, BROUGHT), same, outcome, reply, hash, client, number, actor)
 
 
 def once(db: apsw.Connection, session: str, once: str) -> dict[str, KeyedAct]:
@@ -180,9 +181,13 @@ def newest_once(db: apsw.Connection, session: str, limit: int) -> list[tuple[str
     return [_keyed(row) for row in rows]
 
 
-def arrived_once(db: apsw.Connection, session: str, seq: int, keys: Sequence[Key]) -> None:
-    """Store keys under an entry that does not exist; those of an earlier arrival are replaced."""
-    db.execute("DELETE FROM record_once WHERE session = ? AND seq = ?", (session, seq))
+def arrived_once(db: apsw.Connection, session: str, keys: Sequence[Key]) -> None:
+    """Store keys that were brought; those of an earlier arrival are replaced.
+
+    The number is negative, as no entry's: that of the next entry. They expire with that entry.
+    """
+    db.execute("DELETE FROM record_once WHERE session = ? AND seq <= ?", (session, BROUGHT))
+    seq = -(tip(db, session).seq + 1)
     for actor, key, same, outcome, reply in keys:
         db.execute(
             "INSERT INTO record_once VALUES (?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET "
@@ -379,7 +384,10 @@ def prune_through(
 def prune(db: apsw.Connection, session: str, through: int) -> None:
     db.execute("PRAGMA secure_delete = ON")
     for table in ("record", "record_content", "record_once"):
-        db.execute(f"DELETE FROM {table} WHERE session = ? AND seq <= ?", (session, through))
+        sql = f"DELETE FROM {table} WHERE session = ? AND seq BETWEEN 1 AND ?"
+        db.execute(sql, (session, through))
+    sql = "DELETE FROM record_once WHERE session = ? AND seq < ? AND seq >= ?"
+    db.execute(sql, (session, BROUGHT, -through))
 
 
 def last_of_clients(db: apsw.Connection, session: str) -> dict[str, Fields]:
