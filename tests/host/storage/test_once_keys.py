@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,31 @@ def test_a9_a_key_that_was_brought_stays_as_long_as_the_entries_since(tmp_path: 
             assert (await there.find("ann", "kk") is not None) == known
 
     on_machines(tmp_path, work, 2)
+
+
+@pytest.mark.parametrize("outcome", [record.APPLIED, record.VOID])
+def test_a9_a_halt_during_a_run_keeps_its_own_answer(tmp_path: Path, outcome: str) -> None:
+    """Its key is stored after its effect, while the intent of the run is the newest entry."""
+
+    async def work(here: Machine) -> None:
+        same = here.keys.digest(*ACT)
+        fact = record.host_fact(SESSION, 1, "command", "ann", "host", keyed=("run", same))
+        draft = replace(fact, phase="intent")
+
+        def began(db: apsw.Connection) -> record.Written:
+            return record_table.append(db, draft, record_table.tip(db, SESSION), 1)
+
+        run = await here.store.run(began)
+        await here.keys.keep(SESSION, "bob", "halt", same, record.APPLIED, b'{"halted": 1}')
+        ended = replace(record.outcome_of(run.fields, outcome, {}), reply=b'{"exit_code": 0}')
+        await here.store.run(
+            lambda db: record_table.append(db, ended, record_table.tip(db, SESSION), 2)
+        )
+        halt = await here.find("bob", "halt")
+        assert halt is not None
+        assert (halt.outcome, halt.reply) == (record.APPLIED, b'{"halted": 1}')
+        first = await here.find("ann", "run")
+        assert (first is None) == (outcome == record.VOID)
+        assert first is None or first.reply == b'{"exit_code": 0}'
+
+    on_machines(tmp_path, work, 1)

@@ -47,6 +47,11 @@ CREATE INDEX IF NOT EXISTS record_once_of ON record_once (session, seq);
 Fields = dict[str, Any]  # of an entry, as in core/record/record.py
 
 
+# Of an intent. The key of an act that was recorded after its effect has an outcome from the start,
+# and the number of what was the newest entry then: another act's intent, perhaps.
+_ITS_KEY = "session = ? AND seq = ? AND outcome IS NULL"
+
+
 class Tip(NamedTuple):
     seq: int
     hash: str
@@ -93,10 +98,10 @@ def append(db: apsw.Connection, draft: Draft, end: Tip, time: int, late: bool = 
         which = (written.session, draft.intent)
         db.execute("DELETE FROM record_open WHERE session = ? AND seq = ?", which)
         if draft.outcome in record.NO_EFFECT:
-            db.execute("DELETE FROM record_once WHERE session = ? AND seq = ?", which)
+            db.execute(f"DELETE FROM record_once WHERE {_ITS_KEY}", which)
         else:
             db.execute(
-                "UPDATE record_once SET outcome = ?, reply = ? WHERE session = ? AND seq = ?",
+                f"UPDATE record_once SET outcome = ?, reply = ? WHERE {_ITS_KEY}",
                 (draft.outcome, draft.reply, *which),
             )
     return written
