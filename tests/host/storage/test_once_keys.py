@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,9 @@ from holdfast.host.storage.store import Store
 SESSION = "0123456789ab"
 ACT = ("command", b"echo x >> file")
 LONG = f'{{"digest":"{64 * "0"}","secret":"{200 * "0"}","client":null,"number":null}}'
+
+SOUND = f'{{"digest":"{64 * "0"}","secret":"{64 * "0"}","client":"a","number":1}}'
+ENDLESS = SOUND.replace("1", "Infinity")
 
 
 class Machine:
@@ -126,12 +129,17 @@ def test_a9_the_keys_that_travel_are_bounded(
         ("ann", "kk", '{"digest":"00","secret":"00","client":7,"number":1}', None, None),
         ("ann", "kk", LONG, None, None),
         ("ann", None, "{}", None, None),
+        ("ann", "kk", "[" * 100_000, None, None),
+        ("ann", "kk", ENDLESS, None, None),
+        ("ann", "kk", SOUND, None, "\ud800"),
+        ("ann", "kk", SOUND, "\ud800", None),
+        ("\ud800", "kk", SOUND, None, None),
         "ann",
+        7,
+        None,
     ],
 )
-def test_a9_a_damaged_key_of_another_machine_is_left_out(
-    tmp_path: Path, row: Sequence[Any]
-) -> None:
+def test_a9_a_damaged_key_of_another_machine_is_left_out(tmp_path: Path, row: Any) -> None:
     async def work(here: Machine, there: Machine) -> None:
         await here.used("ann", "sound", record.APPLIED, None)
         rows: tuple[Row, ...] = await here.keys.travelling(SESSION)
@@ -181,5 +189,17 @@ def test_a9_a_halt_during_a_run_keeps_its_own_answer(tmp_path: Path, outcome: st
         first = await here.find("ann", "run")
         assert (first is None) == (outcome == record.VOID)
         assert first is None or first.reply == b'{"exit_code": 0}'
+
+    on_machines(tmp_path, work, 1)
+
+
+def test_a9_no_more_keys_arrive_than_travel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(once_keys, "KEYS_MAX", 2)
+
+    async def work(here: Machine) -> None:
+        await here.keys.arrive(SESSION, [("ann", f"{n}", SOUND, None, None) for n in range(5)])
+        assert len((await here.keys.of(SESSION))[1]) == 2
 
     on_machines(tmp_path, work, 1)

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from hmac import compare_digest
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import apsw
@@ -68,9 +69,10 @@ def _arrived(row: Sequence[Any]) -> Key | None:
         actor, once, same, outcome, reply = (None if one is None else str(one) for one in row)
         if actor is None or once is None or same is None or _origin(same.encode()) is None:
             return None
-    except ValueError:
+        f"{actor}{once}{outcome}".encode()  # the store refuses what UTF-8 cannot say
+        return actor, once, same.encode(), outcome, None if reply is None else reply.encode()
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return None
-    return actor, once, same.encode(), outcome, None if reply is None else reply.encode()
 
 
 class OnceKeys:
@@ -153,7 +155,7 @@ class OnceKeys:
 
     async def arrive(self, session: str, rows: Iterable[Sequence[Any]]) -> None:
         """Store the keys that came with a session. What this machine knows of a key stays."""
-        keys = [key for row in rows if (key := _arrived(row)) is not None]
+        keys = [key for row in islice(rows, KEYS_MAX) if (key := _arrived(row)) is not None]
         await self._store.run(lambda db: table.arrived_once(db, session, keys))
 
 
