@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.lease.records import HELD, Commit, Lease, encode, session_key
+from holdfast.core.lease.records import HELD, INVALIDATED, Commit, Lease, encode, session_key
 from holdfast.host.leases import fences
 from holdfast.host.leases.fences import Leases
-from holdfast.host.leases.ownership import Ownership, Terms, boottime
+from holdfast.host.leases.ownership import NO_STORE, Ownership, Terms, boottime
 from holdfast.host.leases.sqlite import SQLiteStore
 from holdfast.host.processes.halt import Halter
 from holdfast.host.session.session import Session
@@ -60,6 +60,11 @@ def world() -> tuple[Leases, Keeper]:
     )
     leases.begin(cast(Session, session))
     return leases, keeper
+
+
+class Viewers(list[Any]):
+    def tell(self, *_: object) -> None:
+        pass
 
 
 async def _runs_not(session: str) -> bool:
@@ -233,3 +238,31 @@ def test_r3_a_cancelled_taker_can_release_what_the_store_gave_it(
             assert (await fleet.rival.take("s", 0)).epoch == 3, "no wait after a release"
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("on", ["renewed", "taken back"])
+def test_r3_a_later_fence_says_nothing_of_a_lease_that_an_operator_had_ended(on: str) -> None:
+    async def go() -> None:
+        leases, _ = world()
+        session: Any = leases._sessions["s"]
+        session.keeper_pid, session.name, session.viewers = 0, "work", Viewers()
+        session.change = session.event = lambda *_, **__: None
+        leases._halter.fenced, leases._halter.resume = set(), _nothing  # type: ignore[method-assign]
+        leases.ownership.set_rehomable = _nothing  # type: ignore[method-assign]
+        fence = leases._fences["s"]
+        fence.saw(Lease(1, "me", INVALIDATED, rehomable=True), 5.0)
+        assert leases.refusal(session).facts["until"]
+        if on == "renewed":
+            await leases._go_on(session, fence)
+        else:
+            await leases.set_rehomable(session, True, "ann")
+        fence.why = NO_STORE
+        said = leases.refusal(session)
+        assert "until" not in said.facts and "when its lease is back" in said.recover
+        leases.close()
+
+    asyncio.run(go())
+
+
+async def _nothing(*_: object) -> None:
+    pass

@@ -249,7 +249,7 @@ class Leases:
             if not fence.until and fence.ours:  # no deadline was set
                 self._fences.pop(session.id, None)
             raise
-        fence.ours = True
+        fence.ours, fence.free = True, 0.0
         session.record.rehomable = on
         session.event("session.rehomable", operator=by, on=on)
 
@@ -476,7 +476,7 @@ class Leases:
             await self._halter.resume(execution(session))
             if session.record.halted:  # meanwhile
                 await self._halter.halt(execution(session))
-        fence.why, halted = "", session.record.halted
+        fence.why, fence.free, halted = "", 0.0, session.record.halted
         session.record.halted = False
         session.change("unfenced", epoch=session.record.epoch)
         session.viewers.tell("unfenced")
