@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from holdfast.core.lease.records import HELD, INVALIDATED, Commit, Lease, encode, session_key
 from holdfast.host.leases import fences
+from holdfast.host.leases.fence import Fence
 from holdfast.host.leases.fences import Leases
 from holdfast.host.leases.ownership import NO_STORE, Ownership, Terms, boottime
 from holdfast.host.leases.sqlite import SQLiteStore
 from holdfast.host.processes.halt import Halter
 from holdfast.host.session.session import Session
-from holdfast.model.errors import Fenced, Refused
+from holdfast.model.errors import Fenced, OutcomeUnknown, Refused, Unavailable
 from holdfast.wire import keeper as wire
 
 
@@ -266,3 +267,51 @@ def test_r3_a_later_fence_says_nothing_of_a_lease_that_an_operator_had_ended(on:
 
 async def _nothing(*_: object) -> None:
     pass
+
+
+def _silent(*_: object) -> Any:
+    raise Unavailable("the store of leases does not answer")
+
+
+def test_r3_a_lease_is_ended_although_the_store_falls_silent_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The act took effect, and says so; the incarnation here is fenced."""
+
+    async def go() -> None:
+        async with Fleet(tmp_path) as fleet:
+            commit, frozen = fleet.store.commit, list[str]()
+
+            def last(asked: Commit, within_s: float) -> int:
+                done = commit(asked, within_s)
+                monkeypatch.setattr(fleet.store, "read", _silent)
+                return done
+
+            async def freeze(session: object, fence: Fence, why: str) -> None:
+                frozen.append(why)
+
+            session, fence = SimpleNamespace(), Fence()
+            monkeypatch.setattr(fleet.store, "commit", last)
+            monkeypatch.setattr(fleet.leases, "_of", lambda *_: (session, fence))
+            monkeypatch.setattr(fleet.leases, "lost", lambda *_: None)
+            monkeypatch.setattr(fleet.leases, "_freeze", freeze)
+            said = await fleet.leases.invalidate("s", "ann")
+            assert said.lease is not None and said.lease.state == INVALIDATED
+            assert (said.left, frozen) == (said.lease.wait_s, ["ann invalidated its lease"])
+
+    asyncio.run(go())
+
+
+def test_a9_whether_a_lease_ended_is_unknown_if_the_store_does_not_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def go() -> None:
+        async with Fleet(tmp_path) as fleet:
+            monkeypatch.setattr(fleet.store, "commit", _silent)
+            with pytest.raises(OutcomeUnknown, match="did not say"):
+                await fleet.leases.invalidate("s", "ann")
+            monkeypatch.setattr(fleet.store, "read", _silent)
+            with pytest.raises(Unavailable, match="does not answer"):
+                await fleet.leases.invalidate("s", "ann")
+
+    asyncio.run(go())

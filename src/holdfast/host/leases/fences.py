@@ -21,7 +21,7 @@ from holdfast.core.lease.records import HELD, RELEASED, Lease
 from holdfast.host.leases.fence import Awaited, Fence, refusal
 from holdfast.host.leases.ownership import NO_STORE, Ownership, Status, boottime
 from holdfast.host.processes.halt import Halter, execution
-from holdfast.host.runtime.tasks import Tasks
+from holdfast.host.runtime.tasks import Tasks, to_the_end
 from holdfast.host.session.keeper_link import stuck
 from holdfast.host.session.session import Leased, Session
 from holdfast.host.storage.store import SessionRow
@@ -222,17 +222,23 @@ class Leases:
     # ------------------------------------------------------------ an operator's changes
 
     async def invalidate(self, session_id: str, by: str) -> Status:
-        """End a lease, wherever its owner is. An incarnation here is fenced on return."""
-        await self.ownership.invalidate(session_id, by)
-        status = await self.status(session_id)
-        found, left = status.lease, status.left
+        """End a lease, wherever its owner is. An incarnation here is fenced on return.
+
+        OutcomeUnknown: the store did not say whether it took effect.
+        """
+        return await to_the_end(self._invalidate(session_id, by), lambda: False)
+
+    async def _invalidate(self, session_id: str, by: str) -> Status:
+        status = await self.ownership.invalidate(session_id, by)
+        found = status.lease
         session, fence = self._of(session_id, found.epoch if found is not None else 0)
         if session is not None and fence is not None and found is not None:
             self.ownership.drop(session_id)
             self.lost(session_id, found.epoch, found)
-            fence.saw(found, left)
             await self._freeze(session, fence, _why(found, found.epoch))
-        return status
+        with contextlib.suppress(Unavailable):
+            return await self.status(session_id)
+        return status  # it took effect, whether or not the store can still be asked
 
     async def set_rehomable(self, session: Session, on: bool, by: str) -> None:
         fence = self._fences.setdefault(session.id, Fence())

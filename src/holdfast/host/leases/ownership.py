@@ -29,7 +29,7 @@ from holdfast.core.lease.records import (
 from holdfast.host.leases.store import LeaseStore, StoreDenied
 from holdfast.host.runtime.tasks import Tasks, wait_out
 from holdfast.host.runtime.threads import Pool
-from holdfast.model.errors import Fenced, HoldfastError, Unavailable
+from holdfast.model.errors import Fenced, HoldfastError, OutcomeUnknown, Unavailable
 
 STORE_S: Final = 2.0  # for an answer of the store; less if the term is short
 THREADS: Final = 4
@@ -227,11 +227,19 @@ class Ownership:
             session, lambda f: changes.release(session, epoch, f, self.me, by, time.time())
         )
 
-    async def invalidate(self, session: str, by: str) -> None:
-        """End the lease of a session, wherever its owner is."""
-        await self._change(
-            session, lambda f: changes.invalidate(session, f, self.me, by, time.time())
-        )
+    async def invalidate(self, session: str, by: str) -> Status:
+        """End the lease of a session, wherever its owner is; returns it as it was written."""
+        owner = NOTHING
+
+        def decide(found: Found) -> Commit:
+            nonlocal owner
+            owner = found.owner
+            return changes.invalidate(session, found, self.me, by, time.time())
+
+        commit = await self._change(session, decide, unknown=True)
+        written = lease(Stored(dict(commit.puts)[session_key(session)], 1))
+        assert written is not None
+        return Status(written, machine(owner).name, written.wait_s)
 
     async def set_rehomable(
         self,
@@ -276,14 +284,23 @@ class Ownership:
             ):  # whatever took effect: the owner looks, and lifts a deadline that is too much
                 self.hold(session, epoch)
 
-    async def _change(self, session: str, decide: Callable[[Found], Commit]) -> None:
+    async def _change(
+        self, session: str, decide: Callable[[Found], Commit], unknown: bool = False
+    ) -> Commit:
+        """`unknown`: OutcomeUnknown if the store did not answer a commit; else Unavailable."""
         for _ in range(TRIES):
             try:
                 commit = decide(await self._found(session))
             except Denied as e:
                 raise _fenced(str(e), 0.0) from e
-            if await self._in_thread(self.store.commit, commit):
-                return
+            try:
+                if await self._in_thread(self.store.commit, commit):
+                    return commit
+            except Unavailable as e:
+                if not unknown or isinstance(e, StoreDenied):
+                    raise
+                why = f"the store of leases did not say whether it took effect: {e.message}"
+                raise OutcomeUnknown(why, f"`holdfast lease show {session}` tells") from e
         raise Unavailable(f"the lease of {session} changes all the time", "try again")
 
     async def status(self, session: str) -> Status:
