@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import struct
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from holdfast.core.branch.attributes import ACCESS, DEFAULT, lines
 from holdfast.host.branches import keep
 from holdfast.host.branches.difference import difference
+from holdfast.host.branches.fork import lacking
 from holdfast.host.branches.snapshot import Snapshot
+from holdfast.host.branches.store import decode, encode
 from holdfast.host.branches.walk import scan
 from tests.support.recovery.kept_branch import INSIDE, Stage
 
@@ -132,3 +135,52 @@ def test_long_and_odd_values_are_shown_in_one_line() -> None:
     assert lines(before, after) == (
         f"-user.a: '\\n\\\\xff'\n+user.a: '{'x' * 200}'... (500 bytes)\n"
     )
+
+
+def test_r5_a_keep_leaves_attributes_alone_that_the_snapshot_could_not_hold(
+    tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("file", "deep"):
+        mode = (stage.now / name).stat().st_mode  # a list for another user changes no bit of it
+        os.setxattr(stage.now / name, ACCESS, acl(12345))
+        (stage.now / name).chmod(mode)
+
+    def refused(path: object, name: str, *more: object) -> None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    made = Snapshot(str(stage.now), str(tmp_path / "copy"))
+    with monkeypatch.context() as without:
+        without.setattr(os, "setxattr", refused)
+        made.first()
+        made.finish()
+    why = f"without {ACCESS} (Operation not supported)"
+    assert made.lacks == {"file": why, "deep": why}
+    [said] = lacking([made])
+    assert f"{stage.now}/" in said and why in said and "and 1 more" in said
+    stage.fork.attributes = False
+    (stage.upper / "file").write_text("branch")
+    (stage.upper / "deep").mkdir()
+    (stage.upper / "deep").chmod(0o700)
+    (stage.upper / "new").write_text("new")
+    stage.stage()
+    assert stage.apply() == set()
+    assert (stage.now / "file").read_text() == "branch"
+    assert ACCESS in names(stage.now / "file") and ACCESS in names(stage.now / "deep")
+    assert not names(stage.now / "new")
+
+
+def test_r5_a_fork_and_a_keep_of_an_older_release_know_no_attributes(stage: Stage) -> None:
+    saved = json.loads(encode(stage.fork))
+    assert saved.pop("attributes") is True
+    assert decode(json.dumps(saved).encode()).attributes is False
+    (stage.upper / "file").write_text("branch")
+    stage.stage()
+    steps = stage.forks.place(stage.fork.id) / keep.KEEP / keep.LIST
+    listed = json.loads(steps.read_bytes())
+    for one in listed["steps"]:
+        assert one.pop("attributes") == []
+    steps.write_text(json.dumps(listed))
+    os.setxattr(stage.now / "file", COLOR, b"red")
+    assert stage.apply() == set()
+    assert (stage.now / "file").read_text() == "branch"
+    assert os.getxattr(stage.now / "file", COLOR) == b"red"

@@ -30,6 +30,7 @@ class Stage:
         copy.finish()
         tree = Tree(0, INSIDE, str(self.now), FILES, (str(base),))
         self.fork = Fork(fork, 1.0, "ann", "p", "p", 1, 1, "", [tree], [Branch(BRANCH, "b")])
+        self.fork.attributes = not copy.lacks
         self.forks.commit(self.fork)
         self.layers = self.forks.layers(fork, BRANCH)
         self.upper = Path(own_layer(str(self.layers), tree), "upper")

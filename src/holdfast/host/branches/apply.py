@@ -19,8 +19,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from holdfast.core.branch.attributes import Attributes
 from holdfast.core.branch.changes import DIRECTORY, FIFO, FILE, LINK
 from holdfast.core.branch.keeping import REMOVE, Conflict
 from holdfast.host.branches import attributes
@@ -50,10 +51,13 @@ def pending(forks: Forks, fork: Fork) -> str:
 
 def steps(forks: Forks, fork: Fork) -> list[Work]:
     data = json.loads((forks.place(fork.id) / KEEP / LIST).read_bytes())
-    return [
-        Work(**one | {"attributes": tuple(map(tuple, one.get("attributes", ())))})
-        for one in data["steps"]
-    ]
+    return [Work(**one | {"attributes": _attributes(one)}) for one in data["steps"]]
+
+
+def _attributes(step: dict[str, Any]) -> Attributes | None:
+    """None also of a list that an older release made."""
+    found = step.get("attributes")
+    return None if found is None else tuple((str(name), str(value)) for name, value in found)
 
 
 class Applied(NamedTuple):
@@ -243,7 +247,7 @@ def _make(one: Work, place: Path) -> str:
             ):
                 copy_content(content.fileno(), copy.fileno())
                 _own(copy.fileno(), one)
-                lacks = attributes.write(copy.fileno(), one.attributes)
+                lacks = _give_attributes(copy.fileno(), one, at, name)
                 os.fchmod(copy.fileno(), one.mode)
                 os.utime(copy.fileno(), ns=(one.mtime, one.mtime))
                 os.fsync(copy.fileno())
@@ -261,6 +265,16 @@ def _make(one: Work, place: Path) -> str:
             os.rmdir(name, dir_fd=at)
         os.rename(fresh, name, src_dir_fd=at, dst_dir_fd=at)
         return _lacking(lacks)
+
+
+def _give_attributes(copy: int, one: Work, at: int, name: str) -> str:
+    """Give a file those of the step, or of the file whose place it takes."""
+    if one.attributes is not None:
+        return attributes.write(copy, one.attributes)
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISREG(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode):
+            return attributes.copy(f"/proc/self/fd/{at}/{name}", copy)
+    return ""
 
 
 def _lacking(attributes: str) -> str:
@@ -324,7 +338,7 @@ def _described(one: Work) -> str:
         if identity(status) != one.was and mode != one.mode and not fresh:
             return CHANGED
         _own(fd, one)
-        lacks = attributes.write(fd, one.attributes)
+        lacks = attributes.write(fd, one.attributes) if one.attributes is not None else ""
         os.fchmod(fd, one.mode)
         os.fsync(fd)
         return _lacking(lacks)

@@ -52,14 +52,17 @@ class Difference(NamedTuple):
 class Layers:
     """A directory of a branch: the state at the fork, and the state in the branch."""
 
-    def __init__(self, tree: Tree, layers: str) -> None:
-        """`layers`: the branch's own."""
-        self.tree = tree
+    def __init__(self, tree: Tree, layers: str, with_attributes: bool) -> None:
+        """`layers`: the branch's own. `with_attributes`: the snapshot has those of all files."""
+        self.tree, self.with_attributes = tree, with_attributes
         self.places = [*reversed(tree.below), f"{own_layer(layers, tree)}/upper"]
         self.closed = list[str]()  # directories of the branch that cannot be read
         below, own = self.places[:-1], self.places[-1]
-        states = [scan(place, number) for number, place in enumerate(below)]
-        states.append(scan(own, len(below), closed=self.closed))
+        states = [
+            scan(place, number, with_attributes=with_attributes)
+            for number, place in enumerate(below)
+        ]
+        states.append(scan(own, len(below), None, self.closed, with_attributes))
         self.base: Mapping[str, Entry] = states[0]
         for one in states[1:-1]:
             self.base = over(self.base, one)
@@ -107,7 +110,7 @@ def same_content(one: Callable[[], int], other: Callable[[], int]) -> bool:
 def layers_of(fork: Fork, layers: str, role: str = "") -> Iterator[Layers]:
     for tree in fork.trees:
         if not role or tree.role == role:
-            yield Layers(tree, layers)
+            yield Layers(tree, layers, fork.attributes)
 
 
 def difference(fork: Fork, layers: str, path: str, every: bool, texts: bool) -> Difference:

@@ -276,6 +276,7 @@ class _Forking:
         unreadable = [path for one in self.copies.values() for path in one.unreadable]
         losses = [f"{path} cannot be read, so no branch has it" for path in unreadable[:5]]
         again = sum(one.copied_again for one in self.copies.values())
+        losses += lacking(self.copies.values())
         return Made(self.fork, tuple(self.made), (*self.found.losses, *losses), again)
 
     # ------------------------------------------------------------ files
@@ -307,6 +308,7 @@ class _Forking:
     def _finish_copies(self) -> None:
         for one in self.copies.values():
             one.finish()
+        self.fork.attributes = not any(one.lacks for one in self.copies.values())
         for branch in self.fork.branches:
             for path, copy in self._written(branch).items():
                 os.makedirs(os.path.dirname(copy), mode=0o700, exist_ok=True)
@@ -479,6 +481,16 @@ class _Forking:
         with contextlib.suppress(HoldfastError):
             await self.engine.journal.once.disinherit(ids)
         await asyncio.to_thread(self.forks.abandon, self.fork.id)
+
+
+def lacking(copies: Iterable[Snapshot]) -> list[str]:
+    """What the branches lack of the attributes of files."""
+    found = [(f"{one.source}/{path}", what) for one in copies for path, what in one.lacks.items()]
+    if not found:
+        return []
+    path, what = found[0]
+    others = f", and {len(found) - 1} more lack theirs" if found[1:] else ""
+    return [f"in the branches {path} is {what}{others}: `keep` leaves the parent's as they are"]
 
 
 def end_keeper(home: Home, session: str) -> None:

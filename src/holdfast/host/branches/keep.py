@@ -54,7 +54,8 @@ class Work:
 
     `staged`: the name of the content in `keep/`. `mtime`: in nanoseconds. `was`: the identity of
     the entry that the decision saw; empty if there was none. `inside`: the path in the session.
-    `linked`: another name of the same file, below the same top.
+    `linked`: another name of the same file, below the same top. `attributes`: None if the fork does
+    not know them; then the parent's stay.
     """
 
     do: str
@@ -70,7 +71,7 @@ class Work:
     was: str = ""
     inside: str = ""
     linked: str = ""
-    attributes: Attributes = ()
+    attributes: Attributes | None = None
 
 
 class Decided(NamedTuple):
@@ -148,7 +149,9 @@ def _plan(one: Layers, take: Collection[str], leave: Collection[str], seen: dict
             raise _unreadable(f"{target.rstrip('/')}/{path}")
     if not os.path.isdir(source):
         raise Impossible(f"the directory {source} is gone", "make it again, or `diff` the branch")
-    now = scan(source, seen=seen)  # before any comparison: a later change must show
+    now = scan(
+        source, 0, seen, None, one.with_attributes
+    )  # before any comparison: a later change must show
     changes = one.changes()
     tied = hard_links.separated(source, changes, seen)
     return keeping.plan(changes, one.base, now, equal, here(take), left, tied)
@@ -222,7 +225,7 @@ def _staged(place: Path, decided: Decided) -> Iterator[Work]:
                 was,
                 inside,
                 linked,
-                entry.attributes,
+                entry.attributes if layers.with_attributes else None,
             )
 
 

@@ -69,6 +69,7 @@ class Snapshot:
     def __init__(self, source: str, target: str, marks: bool = False) -> None:
         self.source, self.target, self._marks = source, target, marks
         self.unreadable: list[str] = []
+        self.lacks: dict[str, str] = {}  # paths whose copies lack attributes, and what they lack
         self.bytes = self.copied_again = 0
         self._facts: dict[str, _Facts] = {}
         self._linked: dict[tuple[int, int], str] = {}  # files with several names
@@ -110,6 +111,7 @@ class Snapshot:
             self._take(one)
         for path in sorted(self._facts.keys() - seen, reverse=True):
             self._remove(path)
+            self.lacks.pop(path, None)
             del self._facts[path]
 
     def finish(self) -> None:
@@ -119,9 +121,9 @@ class Snapshot:
             if stat.S_ISDIR(mode):
                 with contextlib.suppress(*_GONE), self._place(path) as target:
                     if (found := self._attributes.get(path)) and not os.path.islink(target):
-                        attributes.write(target, found)
+                        self._lacking(path, attributes.write(target, found))
                     self._describe(target, self._facts[path])
-        describe(self.source, self.target)
+        self._lacking("", describe(self.source, self.target))
 
     # ------------------------------------------------------------ one entry
 
@@ -198,7 +200,12 @@ class Snapshot:
             how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(target, how, 0o600), "wb", buffering=0) as copy:
                 self.bytes += copy_content(content.fileno(), copy.fileno())
-                attributes.write(copy.fileno(), attributes.read(one.place))
+                self._lacking(one.path, attributes.copy(one.place, copy.fileno()))
+
+    def _lacking(self, path: str, what: str) -> None:
+        self.lacks.pop(path, None)
+        if what:
+            self.lacks[path] = what
 
     def _link(self, first: str, target: str, exists: bool) -> bool:
         """Give an entry of the copy a second name; False if it is gone."""
@@ -263,14 +270,15 @@ def _lstat(path: str) -> os.stat_result | None:
         return None
 
 
-def describe(source: str, target: str) -> None:
-    """Give a directory mode, owner, attributes and time of another."""
+def describe(source: str, target: str) -> str:
+    """Give a directory mode, owner, attributes and time of another; return what it lacks."""
     status = os.stat(source)
     if os.geteuid() == 0:
         os.chown(target, status.st_uid, status.st_gid)
-    attributes.write(target, attributes.read(source))
+    lacks = attributes.copy(source, target)
     os.chmod(target, stat.S_IMODE(status.st_mode))
     os.utime(target, ns=(status.st_mtime_ns, status.st_mtime_ns))
+    return lacks
 
 
 def copy_content(source: int, target: int) -> int:

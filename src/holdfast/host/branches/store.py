@@ -66,7 +66,8 @@ class Fork:
 
     `processes`: names of the parent's programs by their pid inside. `ports`: that listened.
     `closed`: the parent's connections, as rows of core/session/connections.py. `servers`: sockets
-    of the machine that the branches see.
+    of the machine that the branches see. `attributes`: the snapshot has the attributes of all
+    files, so a difference is a change; not so of forks of older releases.
     """
 
     id: str
@@ -85,6 +86,7 @@ class Fork:
     frozen_ms: float = 0.0
     complete: bool = False
     servers: list[str] = field(default_factory=list)
+    attributes: bool = False
 
     def branch(self, session: str) -> Branch:
         return next(one for one in self.branches if one.id == session)

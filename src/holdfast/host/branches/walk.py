@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from holdfast.core.branch.attributes import Attributes
 from holdfast.core.branch.changes import DIRECTORY, FIFO, FILE, LINK, OTHER, WHITEOUT, Entry
 from holdfast.host.branches import attributes
 from holdfast.host.lifecycle.contained.disk import below, open_directory
@@ -98,6 +99,7 @@ def scan(
     layer: int = 0,
     seen: dict[str, str] | None = None,
     closed: list[str] | None = None,
+    with_attributes: bool = True,
 ) -> dict[str, Entry]:
     """The entries below the top. `layer`: its number; above 0 it may have marks of overlayfs.
 
@@ -105,7 +107,7 @@ def scan(
     """
     found: dict[str, Entry] = {}
     for one in walk(top, closed):
-        if (entry := _entry(one, layer)) is not None:
+        if (entry := _entry(one, layer, with_attributes)) is not None:
             found[one.path] = entry
             if seen is not None:
                 seen[one.path] = identity(one.status)
@@ -133,14 +135,14 @@ def scan_one(top: str, path: str) -> Entry | None:
         os.close(at)
 
 
-def _entry(one: Found, layer: int) -> Entry | None:
-    status = one.status
+def _entry(one: Found, layer: int, with_attributes: bool = True) -> Entry | None:
+    status, has = one.status, attributes.read if with_attributes else _none
     kind, mode = stat.S_IFMT(status.st_mode), stat.S_IMODE(status.st_mode)
     if kind == stat.S_IFREG:
-        return Entry(FILE, mode, status.st_size, "", layer, attributes=attributes.read(one.place))
+        return Entry(FILE, mode, status.st_size, "", layer, attributes=has(one.place))
     if kind == stat.S_IFDIR:
         opaque = _opaque(one) if layer else False
-        return Entry(DIRECTORY, mode, 0, "", layer, opaque, attributes.read(one.place))
+        return Entry(DIRECTORY, mode, 0, "", layer, opaque, has(one.place))
     if kind == stat.S_IFLNK:
         with contextlib.suppress(OSError):
             return Entry(LINK, 0o777, 0, os.readlink(one.name, dir_fd=one.at), layer)
@@ -148,6 +150,10 @@ def _entry(one: Found, layer: int) -> Entry | None:
         return Entry(FIFO, mode, 0, "", layer)
     # In a layer also a socket or a device of the branch: the entry below is hidden.
     return Entry(WHITEOUT, 0, 0, "", layer) if layer else Entry(OTHER, mode, 0, "")
+
+
+def _none(path: str) -> Attributes:
+    return ()
 
 
 def _opaque(one: Found) -> bool:
