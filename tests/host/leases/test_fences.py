@@ -248,8 +248,8 @@ def test_r3_a_later_fence_says_nothing_of_a_lease_that_an_operator_had_ended(on:
         session: Any = leases._sessions["s"]
         session.keeper_pid, session.name, session.viewers = 0, "work", Viewers()
         session.change = session.event = lambda *_, **__: None
-        leases._halter.fenced, leases._halter.resume = set(), _nothing  # type: ignore[method-assign]
-        leases.ownership.set_rehomable = _nothing  # type: ignore[method-assign]
+        leases._halter.fenced, leases._halter.resume = set(), _nothing  # type: ignore[method-assign,assignment]
+        leases.ownership.set_rehomable = _nothing  # type: ignore[method-assign,assignment]
         fence = leases._fences["s"]
         fence.saw(Lease(1, "me", INVALIDATED, rehomable=True), 5.0)
         assert leases.refusal(session).facts["until"]

@@ -141,12 +141,12 @@ def test_r8_a_session_that_cannot_be_looked_at_does_not_keep_others_from_being_r
         )
         for id in ("s", "other")
     }
-    reaping._engine = SimpleNamespace(  # type: ignore[assignment]
+    reaping._engine = SimpleNamespace(
         sessions=sessions,
         halter=SimpleNamespace(groups=None),
         held_acts=SimpleNamespace(waiting=list),
     )
-    reaping._attached = lambda session: False
+    reaping._attached = lambda session: False  # type: ignore[method-assign]
     asyncio.run(reaping.look())
     assert "other cannot be looked at" in reaping.seen["other"].safe
     found = reaping.seen.get("s")

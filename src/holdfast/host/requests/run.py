@@ -468,7 +468,7 @@ async def _follow(ctx: Context, q: Run, session: Session, watch: _Watch, before:
             stream.until(end)
         if not stream.done.done():
             await stream.done
-        if session.ended.done() and not watch.done.done():
+        if begin.end is None and session.ended.done() and not watch.done.done():
             _refuse_if_it_goes_on(session)
     finally:
         stream.close()
