@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.host.branches import fork
-from holdfast.model.errors import Impossible
+from holdfast.model.errors import Impossible, Unavailable
 
 TURNS = 20  # of the loop; any number
 
@@ -79,3 +80,47 @@ def test_r5_a_failed_fork_is_undone_although_the_client_leaves() -> None:
         return forking.steps
 
     assert asyncio.run(go()) == ["undo", "undone"]
+
+
+class Still(Forking):
+    """A thread works until `goes_on`; `step`: which of the two steps. The store may refuse."""
+
+    def __init__(self, refused: bool = False) -> None:
+        super().__init__()
+        self.refused = refused
+        self.begun, self.goes_on, self.over = threading.Event(), threading.Event(), False
+        self.session: Any = SimpleNamespace(id="s")
+        self.engine.journal.once.of = self._keys
+
+    async def _keys(self, session: str) -> Any:
+        await asyncio.to_thread(self.begun.wait)
+        if self.refused:
+            raise Unavailable("the disk is full")
+        return (1, "hash"), []
+
+    def _copy_changed(self) -> None:
+        self.begun.set()
+        assert self.goes_on.wait(30)
+        self.over = True
+
+    def _request(self, *_: object) -> Any:
+        self._copy_changed()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "refused", "restored"])
+def test_r5_a_fork_is_not_undone_while_a_thread_still_works_for_it(how: str) -> None:
+    async def go() -> bool:
+        one = Still(how == "refused")
+        work = one._restored(None, None) if how == "restored" else one._still()  # type: ignore[arg-type]
+        task = asyncio.ensure_future(work)
+        await asyncio.to_thread(one.begun.wait)
+        if how != "refused":
+            task.cancel()
+        early, _ = await asyncio.wait({task}, timeout=0.05)
+        one.goes_on.set()
+        await asyncio.wait({task})
+        assert not early
+        assert task.cancelled() if how != "refused" else isinstance(task.exception(), Unavailable)
+        return one.over
+
+    assert asyncio.run(go())

@@ -369,10 +369,11 @@ class _Forking:
         return Dumped(moment, ring.copy(ring.start, moment.head) or b"")
 
     async def _still(self) -> None:
-        copying = asyncio.to_thread(self._copy_changed)
-        (end, self.keys), _ = await asyncio.gather(
-            self.engine.journal.once.of(self.session.id), copying
-        )
+        copying = asyncio.ensure_future(asyncio.to_thread(self._copy_changed))
+        try:
+            end, self.keys = await self.engine.journal.once.of(self.session.id)
+        finally:  # no thread copies any more when the fork is undone
+            await wait_out(copying)
         self.fork.seq, self.fork.hash = end
 
     async def _begin(self, branch: Branch, dumped: Dumped) -> None:
@@ -385,7 +386,7 @@ class _Forking:
         await halts.again(self.engine.halter, session, dumped.moment, self.by)
 
     async def _restored(self, branch: Branch, dumped: Dumped) -> Session:
-        label, row, request, kept = await asyncio.to_thread(self._request, branch, dumped)
+        label, row, request, kept = await wait_out(asyncio.to_thread(self._request, branch, dumped))
         halter, incarnations = self.engine.halter, self.engine.incarnations
         most_s = self.found.bytes * len(self.fork.branches) / restore.BYTES_PER_S
         return await self.engine.revive(
