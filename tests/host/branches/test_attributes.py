@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.branch.attributes import ACCESS, DEFAULT, lines
-from holdfast.host.branches import keep
+from holdfast.core.branch.attributes import ACCESS, DEFAULT, LARGE, lines
+from holdfast.host.branches import attributes, keep
 from holdfast.host.branches.difference import difference
 from holdfast.host.branches.fork import lacking
 from holdfast.host.branches.snapshot import Snapshot
@@ -184,3 +184,27 @@ def test_r5_a_fork_and_a_keep_of_an_older_release_know_no_attributes(stage: Stag
     assert stage.apply() == set()
     assert (stage.now / "file").read_text() == "branch"
     assert os.getxattr(stage.now / "file", COLOR) == b"red"
+
+
+def test_r5_many_attributes_of_a_file_are_compared_and_not_kept(
+    tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A keep has the attributes of all entries in memory. The copy of a fork has them all."""
+    monkeypatch.setattr(attributes, "CARRIED_BYTES", 500)
+    for name, value in (("file", b"x" * 600), ("gone", b"x" * 400)):
+        (stage.upper / name).write_text("branch")
+        os.setxattr(stage.upper / name, COLOR, value)
+    found = scan(str(stage.upper))
+    assert [name for name, _ in found["file"].attributes] == [LARGE]
+    assert [name for name, _ in found["gone"].attributes] == [COLOR]
+    made = Snapshot(str(stage.upper), str(tmp_path / "copy"))
+    made.first()
+    made.finish()
+    assert not made.lacks and scan(str(tmp_path / "copy")) == found
+    os.setxattr(tmp_path / "copy/file", COLOR, b"y" * 600)
+    assert scan(str(tmp_path / "copy")) != found
+    assert "+attributes: more than" in lines((), found["file"].attributes)
+    stage.stage()
+    assert stage.left().keys() == {"file"}
+    assert (stage.now / "file").read_text() == "branch" and not names(stage.now / "file")
+    assert os.getxattr(stage.now / "gone", COLOR) == b"x" * 400

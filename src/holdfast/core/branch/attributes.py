@@ -9,6 +9,8 @@ ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
 USERS: Final = "user."
 OVERLAY: Final = "user.overlay."  # marks of a layer
 SHOWN_BYTES: Final = 200
+CARRIED_BYTES: Final = 4096  # of one entry: more than ext4 stores by default
+LARGE: Final = "attributes"  # instead of the names; the value is a digest
 _TAGS: Final = {1: "user:", 2: "user:", 4: "group:", 8: "group:", 16: "mask:", 32: "other:"}
 _NAMED: Final = (2, 8)
 _HEAD, _RULE = struct.Struct("<I"), struct.Struct("<HHI")
@@ -34,6 +36,8 @@ def lines(before: Attributes, after: Attributes) -> str:
 
 
 def _shown(name: str, value: str) -> str:
+    if name == LARGE:
+        return f"more than {CARRIED_BYTES >> 10} KiB"
     data = bytes.fromhex(value)
     if name in (ACCESS, DEFAULT) and (len(data) - _HEAD.size) % _RULE.size == 0:
         rules = _RULE.iter_unpack(data[_HEAD.size :])

@@ -6,16 +6,26 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 from typing import Final
 
-from holdfast.core.branch.attributes import Attributes, carried
+from holdfast.core.branch.attributes import CARRIED_BYTES, LARGE, Attributes, carried
 
 _NONE: Final = (errno.ENODATA, errno.ENOTSUP)
 
 
 def read(path: str) -> Attributes:
-    """Of the entry itself, not of a link's target. Empty if the file system has none."""
-    return tuple((name, value.hex()) for name, value in _values(path))
+    """Of the entry itself, not of a link's target. Empty if the file system has none.
+
+    Of an entry with more than CARRIED_BYTES a digest: programs can make many such entries.
+    """
+    found, size, digest = list[tuple[str, str]](), 0, blake2b(digest_size=32)
+    for name, value in _values(path):
+        size += len(name) + len(value)
+        digest.update(b"%b\0%d\0%b" % (os.fsencode(name), len(value), value))
+        if size <= CARRIED_BYTES:
+            found.append((name, value.hex()))
+    return tuple(found) if size <= CARRIED_BYTES else ((LARGE, digest.hexdigest()),)
 
 
 def _values(path: str) -> Iterator[tuple[str, bytes]]:
@@ -36,6 +46,9 @@ def write(path: str | int, wanted: Attributes) -> str:
 
     Returns why some are missing, or are too many. A path must not end in a link.
     """
+    if any(name == LARGE for name, _ in wanted):
+        lost = f"without its attributes, which have more than {CARRIED_BYTES >> 10} KiB"
+        return ", ".join(filter(None, (lost, _give(path, ()))))
     return _give(path, ((name, bytes.fromhex(value)) for name, value in wanted))
 
 
