@@ -88,12 +88,17 @@ def check(criu: Criu, ordinary: bool) -> str:
     with ours, theirs:
         try:
             worker = WorkerProgram(command, (theirs.fileno(),))
-            theirs.close()
+        except OSError as e:
+            return f"CRIU cannot be started: {e.strerror or e}"
+        theirs.close()
+        try:
             said = _until_end(ours)
         except OSError as e:
-            return str(e)
-        worker.kill()
-        worker.wait()
+            late = isinstance(e, TimeoutError)
+            return f"CRIU does not answer{f' within {_TRIAL_S:g} s' if late else f': {e}'}"
+        finally:
+            worker.kill()
+            worker.wait()
     lines = said.strip().splitlines()
     return "" if "Looks good" in said else lines[-1] if lines else "criu check said nothing"
 
