@@ -9,8 +9,9 @@ in the queue and are tried again. An owed draft that finds no room is counted, a
 is recorded as a `gap` as soon as there is room: the record may have a hole, but says so.
 
 A draft that has no canonical form is a defect of this host. The caller that waits gets an error. An
-owed draft is written without its facts, so that the act is in the record and has an outcome; the
-host's log and a counter tell of it.
+owed draft is written without its facts, so that the act is in the record and has an outcome. A
+draft that has no canonical form without them either, such as one with an odd name of its actor, is
+dropped. The host's log and a counter tell of both.
 
 After a group the end of each chain is signed, at most once in HEAD_EVERY_S and once more when the
 queue is quiet. The store keeps the newest head of a session; clients keep the received heads.
