@@ -39,6 +39,9 @@ class Machine:
 
         await self.store.run(job)
 
+    async def travelling(self, after: int = 0, time: int = 9) -> tuple[Row, ...]:
+        return await self.keys.travelling(SESSION, after, time)
+
     async def recorded(self, count: int) -> None:
         """Append entries to the record of the session."""
 
@@ -70,7 +73,7 @@ def test_a9_a_key_is_known_at_the_second_and_third_machine(tmp_path: Path) -> No
         first = machines[0]
         await first.used("ann", "kk", record.APPLIED, b'{"exit_code": 0}')
         for before, now in zip(machines, machines[1:], strict=False):
-            await now.keys.arrive(SESSION, await before.keys.travelling(SESSION))
+            await now.keys.arrive(SESSION, await before.travelling())
             for operator in ("ann", "bob"):  # the same person may have another name there
                 found = await now.find(operator, "kk")
                 assert found is not None and found.reply == b'{"exit_code": 0}'
@@ -87,11 +90,11 @@ def test_a9_a_key_is_known_at_the_second_and_third_machine(tmp_path: Path) -> No
 def test_a9_a_key_that_comes_home_has_the_answer_that_was_found_away(tmp_path: Path) -> None:
     async def work(here: Machine, there: Machine) -> None:
         await here.used("ann", "kk", None, None)
-        await there.keys.arrive(SESSION, await here.keys.travelling(SESSION))
+        await there.keys.arrive(SESSION, await here.travelling())
         found = await there.find("bob", "kk")
         assert found is not None and found.outcome is None
         await there.keys.complete(SESSION, found.actor, "kk", record.APPLIED, b"{}")
-        await here.keys.arrive(SESSION, await there.keys.travelling(SESSION))
+        await here.keys.arrive(SESSION, await there.travelling())
         home = await here.find("ann", "kk")
         assert home is not None and (home.seq, home.outcome, home.reply) == (7, "applied", b"{}")
 
@@ -108,7 +111,7 @@ def test_a9_the_keys_that_travel_are_bounded(
     async def work(here: Machine, there: Machine) -> None:
         for number in range(5):
             await here.used("ann", f"k{number}", record.APPLIED, b"{ 0 }")
-        rows = await here.keys.travelling(SESSION)
+        rows = await here.travelling()
         assert len(rows) == 3 and [row[4] for row in rows].count(None) == 2
         await there.keys.arrive(SESSION, rows)
         for row in rows:
@@ -142,7 +145,7 @@ def test_a9_the_keys_that_travel_are_bounded(
 def test_a9_a_damaged_key_of_another_machine_is_left_out(tmp_path: Path, row: Any) -> None:
     async def work(here: Machine, there: Machine) -> None:
         await here.used("ann", "sound", record.APPLIED, None)
-        rows: tuple[Row, ...] = await here.keys.travelling(SESSION)
+        rows: tuple[Row, ...] = await here.travelling()
         await there.keys.arrive(SESSION, [row, *rows])
         assert await there.find("ann", "kk") is None
         assert await there.find("ann", "sound") is not None
@@ -156,7 +159,7 @@ def test_a9_a_key_that_was_brought_stays_as_long_as_the_entries_since(tmp_path: 
     async def work(here: Machine, there: Machine) -> None:
         await here.used("ann", "kk", record.APPLIED, b"{}")
         await there.recorded(2)
-        await there.keys.arrive(SESSION, await here.keys.travelling(SESSION))
+        await there.keys.arrive(SESSION, await here.travelling())
         await there.recorded(2)
         for through, known in ((2, True), (3, False)):
             await there.store.run(lambda db, end=through: record_table.prune(db, SESSION, end))  # type: ignore[misc]
@@ -203,3 +206,44 @@ def test_a9_no_more_keys_arrive_than_travel(
         assert len((await here.keys.of(SESSION))[1]) == 2
 
     on_machines(tmp_path, work, 1)
+
+
+def test_r7_an_act_that_a_checkpoint_does_not_contain_has_no_answer_at_its_copy(
+    tmp_path: Path,
+) -> None:
+    """`over` is in the memory as a whole, `caught` goes on there, and `later` is not in it."""
+
+    async def work(here: Machine, there: Machine) -> None:
+        entries = dict[str, record.Written]()
+
+        async def note(draft: record.Draft, time: int) -> record.Written:
+            def append(db: apsw.Connection) -> record.Written:
+                return record_table.append(db, draft, record_table.tip(db, SESSION), time)
+
+            made: record.Written = await here.store.run(append)
+            return made
+
+        for time, once, phase in (
+            (1, "over", "intent"),
+            (2, "over", "outcome"),
+            (3, "caught", "intent"),
+            (5, "caught", "outcome"),
+            (6, "later", "intent"),
+            (7, "later", "outcome"),
+        ):
+            if phase == "intent":
+                keyed = (once, here.keys.digest(*ACT))
+                fact = record.host_fact(SESSION, 1, "command", "ann", "host", keyed=keyed)
+                entries[once] = await note(replace(fact, phase="intent"), time)
+            else:
+                ended = record.outcome_of(entries[once].fields, record.APPLIED, {})
+                await note(replace(ended, reply=b"{}"), time)
+        await there.keys.arrive(SESSION, await here.travelling(2, 4))
+        for once, reply in (("over", b"{}"), ("caught", None), ("later", None)):
+            found = await there.find("ann", once)
+            assert found is not None and found.reply == reply
+            assert (found.outcome is None) == (reply is None)
+            found = await here.find("ann", once)
+            assert found is not None and found.reply == b"{}"
+
+    on_machines(tmp_path, work, 2)

@@ -191,7 +191,7 @@ class _Saving:
         await self.journal.settled()
         draft = replace(
             self._draft(made),
-            once=await self.journal.once.travelling(session.id),
+            once=await self.journal.once.travelling(session.id, self.entry, made.moment.at_ns),
             in_flight=await past.in_flight(self.journal, session, self.entry, made.moment),
         )
         stop = threading.Event()

@@ -138,19 +138,25 @@ class OnceKeys:
 
     # ------------------------------------------------------------ other machines
 
-    async def travelling(self, session: str) -> tuple[Row, ...]:
-        """The newest keys of a session, for a machine at which it goes on."""
-        found: list[tuple[str, KeyedAct]] = await self._store.run(
-            lambda db: table.newest_once(db, session, KEYS_MAX)
+    async def travelling(self, session: str, after: int, time: int) -> tuple[Row, ...]:
+        """The newest keys of a session, for a machine at which it goes on as it was at `time`.
+
+        That moment is later than entry `after`. An act that was not over then has no answer there,
+        because memory and files are without its effect, or with a part of it.
+        """
+        found, late = await self._store.run(
+            lambda db: (
+                table.newest_once(db, session, KEYS_MAX),
+                table.not_over_at(db, session, after, time),
+            )
         )
         room, rows = REPLIES_BYTES, list[Row]()
         for once, act in found:
             origin = _origin(act.same) or _Origin(act.same, self._secret, act.client, act.number)
-            reply = act.reply.decode() if act.reply is not None else None
-            room -= len(reply or "")
-            rows.append(
-                (act.actor, once, origin.packed(), act.outcome, reply if room >= 0 else None)
-            )
+            outcome, reply = (act.outcome, act.reply) if act.seq not in late else (None, None)
+            text = reply.decode() if reply is not None else None
+            room -= len(text or "")
+            rows.append((act.actor, once, origin.packed(), outcome, text if room >= 0 else None))
         return tuple(rows)
 
     async def arrive(self, session: str, rows: Iterable[Sequence[Any]]) -> None:

@@ -277,6 +277,13 @@ def unfinished_at(db: apsw.Connection, session: str, after: int, time: int) -> l
     return [_with_act(one, numbers) for one in found if one["time"] < time]
 
 
+def not_over_at(db: apsw.Connection, session: str, after: int, time: int) -> set[int]:
+    """The intents that began or ended since that time, which is later than entry `after`."""
+    rows = _rows(db, "SELECT body FROM record WHERE session = ? AND seq > ?", session, after)
+    since = [one for (body,) in rows if (one := canonical.decode(body))["time"] >= time]
+    return {int(one.get("intent") or one["seq"]) for one in since if one["phase"] != record.FACT}
+
+
 def _acts_of(entries: Iterable[Fields]) -> dict[int, int]:
     """The session's number of each act, by its intent: the outcome of an applied act says it."""
     found = [(one["intent"], one.get("facts", {}).get("act")) for one in entries if "intent" in one]
