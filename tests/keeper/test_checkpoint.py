@@ -464,6 +464,44 @@ def test_a_daemon_that_has_the_terminal_open_does_not_hide_its_leader(box: Box) 
     )
 
 
+FRONT = """\
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+def lose(terminal):
+    if os.fork() == 0:
+        os.setpgid(0, 0)
+        os.tcsetpgrp(terminal, os.getpgrp())
+        os._exit(0)
+    os.wait()
+    print("without", "front", flush=True)
+    signal.sigwait([signal.SIGUSR1])
+    print("in front:", os.tcgetpgrp(terminal) == os.getpgrp(), flush=True)
+master, slave = os.openpty()
+if sys.argv[1] == "inner" and os.fork() == 0:
+    os.setsid()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    lose(slave)
+elif sys.argv[1] == "inner":
+    os.wait()
+else:
+    lose(0)
+"""
+
+
+@pytest.mark.parametrize("which", ["own", "inner"])
+def test_a_terminal_with_an_ended_group_in_its_foreground_comes_back(box: Box, which: str) -> None:
+    """As between the end of a job and the shell's return to the foreground."""
+    (box.own / "front.py").write_text(FRONT)
+    link = box.run(PYTHON, f"{box.own}/front.py", which)
+    link.wait_for(b"without front\r\n")
+    box.dump()
+    again = box.restore()
+    leader = again.program if which == "own" else below(again.program)[0]
+    os.kill(leader, signal.SIGUSR1)
+    again.wait_for(b"in front: True\r\n")
+
+
 def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 

@@ -27,7 +27,7 @@ _TASK, _THREAD = 3, 5  # of core_entry
 _SECCOMP_MODE, _SECCOMP_FILTER = 11, 12  # of both
 _SHARED, _OWN = 10, 9  # queues of signals: of task_core_entry, and of thread_core_entry
 _SIGINFO = 1  # of siginfo_entry
-_PID, _THREADS = 1, 5  # of pstree_entry
+_PID, _GROUP, _KERNEL_SESSION, _THREADS = 1, 3, 4, 5  # of pstree_entry
 _STATE, _STOPPED = 1, 3  # of task_core_entry
 _TIMER = 12  # of file_entry
 _LEFT_S, _LEFT_NS, _PERIOD_S, _PERIOD_NS = 7, 8, 9, 10  # of timerfd_entry
@@ -41,6 +41,7 @@ def prepare(directory: Path) -> None:
     drop_continues(directory)
     drop_foreign_owners(directory)
     name_leader(directory)
+    drop_ended_groups(directory)
     revive_timers(directory)
 
 
@@ -75,6 +76,7 @@ def terminal(directory: Path) -> Terminal:
             opened = (e for path in directory.glob("fdinfo-*.img") for e in _entries(path))
             free = max((pb.number_of(e, _FD) for e in opened), default=0) + _FREE_DESCRIPTORS
             front = program.foreground or pb.number_of(one, _FOREGROUND)
+            front = _living(_groups(directory), program.pid, front)
             return Terminal(program.pid, free, front, number=program.terminal)
     return Terminal(program.pid, number=program.terminal)
 
@@ -109,6 +111,38 @@ def name_leader(directory: Path) -> None:
 
     if path.exists():
         _rewrite(path, edit)
+
+
+def drop_ended_groups(directory: Path) -> None:
+    """Put the leader in the foreground of each terminal whose foreground group has ended.
+
+    The kernel keeps the number of such a group until a shell puts another group there, for example
+    between the end of a job and the prompt. CRIU cannot put a group without processes there.
+    """
+    path, groups = directory / "tty-info.img", _groups(directory)
+
+    def edit(fields: list[pb.Field]) -> list[pb.Field]:
+        session, front = pb.number_of(fields, _SESSION), pb.number_of(fields, _FOREGROUND)
+        if not session or _living(groups, session, front) == front:
+            return fields
+        kept = [one for one in fields if one[0] != _FOREGROUND]
+        return [*kept, pb.field(_FOREGROUND, session)]
+
+    if path.exists():
+        _rewrite(path, edit)
+
+
+def _groups(directory: Path) -> set[tuple[int, int]]:
+    """Return the kernel session and the group of each process in the images."""
+    return {
+        (pb.number_of(fields, _KERNEL_SESSION), pb.number_of(fields, _GROUP))
+        for fields in _entries(directory / "pstree.img")
+    }
+
+
+def _living(groups: set[tuple[int, int]], leader: int, front: int) -> int:
+    """Return the group `front`, or the leader's if no process of the kernel session is in it."""
+    return front if (leader, front) in groups else leader
 
 
 def terminals(directory: Path) -> set[int]:

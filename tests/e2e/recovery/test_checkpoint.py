@@ -49,7 +49,9 @@ def saved(hf: Installation, name: str, *args: str) -> dict[str, Any]:
 
 
 def restored(hf: Installation, word: str, *args: str) -> dict[str, Any]:
+    """Restore with the memory: not the fallback that starts the session again without it."""
     said: dict[str, Any] = hf.ok("restore", word, "--json", *args).json
+    assert "re_established" not in said, said
     return said
 
 
@@ -502,7 +504,7 @@ def test_r2_r1_a_failed_restore_falls_back_and_says_so(hf: Installation) -> None
     kept = saved(hf, "falls", "--stop")["checkpoint"]
     terminal.see("holdfast restore")
     file.write_text("another size")
-    said = restored(hf, "falls")
+    said = hf.ok("restore", "falls", "--json").json
     lost = said["re_established"]
     # The failed attempt has used up epoch 2, and no incarnation had it.
     assert (said["checkpoint"], said["epoch"], lost["from"]) == (kept, 3, 1)
