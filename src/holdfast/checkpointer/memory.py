@@ -12,6 +12,7 @@ users would load some.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import tarfile
@@ -36,9 +37,7 @@ def pack(directories: Iterable[str], file: BinaryIO) -> None:
 
 def _add(archive: tarfile.TarFile, path: str, known: dict[int, str]) -> None:
     status = os.lstat(path)
-    entry = tarfile.TarInfo(path.lstrip("/"))
-    entry.mode, entry.mtime = stat.S_IMODE(status.st_mode), status.st_mtime
-    entry.uid, entry.gid = status.st_uid, status.st_gid
+    entry = _entry(path, status)
     if stat.S_ISDIR(status.st_mode):
         entry.type = tarfile.DIRTYPE
     elif stat.S_ISLNK(status.st_mode):
@@ -54,6 +53,13 @@ def _add(archive: tarfile.TarFile, path: str, known: dict[int, str]) -> None:
         with open(path, "rb") as content:
             return archive.addfile(entry, content)
     return archive.addfile(entry)
+
+
+def _entry(path: str, status: os.stat_result) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(path.lstrip("/"))
+    entry.mode, entry.mtime = stat.S_IMODE(status.st_mode), status.st_mtime
+    entry.uid, entry.gid = status.st_uid, status.st_gid
+    return entry
 
 
 def unpack(file: BinaryIO) -> None:
@@ -82,9 +88,51 @@ def pack_written(
                 left_out.append(path)
                 continue
             most -= size
-            _add(archive, path, {})
+            _keep(archive, path)
             carried.append(path)
     return carried, left_out
+
+
+def _keep(archive: tarfile.TarFile, path: str) -> None:
+    with open(_opened(path, os.O_RDONLY), "rb") as content:
+        status = os.fstat(content.fileno())
+        entry = _entry(path, status)
+        entry.size = status.st_size
+        archive.addfile(entry, content)
+
+
+def _opened(path: str, flags: int, mode: int = 0) -> int:
+    """Open a regular file at the path that /proc has named, without links and without waiting.
+
+    Another account may have replaced the file, or a directory on the way, since then: by a link to
+    a file that only root may write, or by a FIFO.
+    """
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with _directory(path) as (above, name):
+            fd = os.open(name, flags, mode, dir_fd=above)
+    except OSError as e:
+        e.filename = path
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return fd
+
+
+@contextlib.contextmanager
+def _directory(path: str) -> Iterator[tuple[int, str]]:
+    """Open the directory of a path, following no link; yields it and the last name."""
+    *folders, name = path.lstrip("/").split("/")
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    at = os.open("/", flags)
+    try:
+        for folder in folders:
+            above, at = at, os.open(folder, flags, dir_fd=at)
+            os.close(above)
+        yield at, name
+    finally:
+        os.close(at)
 
 
 def _open_for_writing(pids: Iterable[int]) -> dict[str, int]:
@@ -128,35 +176,63 @@ def put_back(file: BinaryIO, replaced: BinaryIO) -> list[str]:
     """
     made = list[str]()
     with tarfile.open(fileobj=file, mode="r") as archive:
-        changed = list[tuple[str, tarfile.TarInfo, IO[bytes]]]()
-        with tarfile.open(fileobj=replaced, mode="w", format=tarfile.PAX_FORMAT) as kept:
-            for entry in archive:
-                path, saved = f"/{entry.name}", archive.extractfile(entry)
-                if saved is not None and not _same(path, saved):
-                    changed.append((path, entry, saved))
-                    if os.path.lexists(path):
-                        _add(kept, path, {})
-        replaced.flush()
-        os.fsync(replaced.fileno())
         try:
-            for path, entry, saved in changed:
-                if not os.path.lexists(path):
-                    made.append(path)
+            changed = _changed(archive, replaced)
+        except BaseException:
+            replaced.truncate(0)
+            raise
+        try:
+            for path, entry, saved, missing in changed:
                 saved.seek(0)
-                _fill(path, entry, saved)
+                if missing:
+                    fd = _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, entry.mode)
+                    made.append(path)
+                else:
+                    fd = _owned(path, entry)
+                _fill(fd, entry, saved)
         except BaseException:
             take_back(replaced, made)
             raise
     return made
 
 
-def _fill(path: str, entry: tarfile.TarInfo, content: IO[bytes]) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, entry.mode)
+def _changed(
+    archive: tarfile.TarFile, replaced: BinaryIO
+) -> list[tuple[str, tarfile.TarInfo, IO[bytes], bool]]:
+    """Return the files that differ, and whether they are missing; keep their present content."""
+    changed = list[tuple[str, tarfile.TarInfo, IO[bytes], bool]]()
+    with tarfile.open(fileobj=replaced, mode="w", format=tarfile.PAX_FORMAT) as kept:
+        for entry in archive:
+            path, saved = f"/{entry.name}", archive.extractfile(entry)
+            if saved is None or _same(path, saved):
+                continue
+            missing = False
+            try:
+                _keep(kept, path)
+            except FileNotFoundError:
+                missing = True
+            changed.append((path, entry, saved, missing))
+    replaced.flush()
+    os.fsync(replaced.fileno())
+    return changed
+
+
+def _owned(path: str, entry: tarfile.TarInfo) -> int:
+    """Open a file for writing, if it has the owner that it had."""
+    fd = _opened(path, os.O_WRONLY)
+    if os.fstat(fd).st_uid != entry.uid:
+        os.close(fd)
+        raise PermissionError(errno.EPERM, "the file has another owner now", path)
+    return fd
+
+
+def _fill(fd: int, entry: tarfile.TarInfo, content: IO[bytes]) -> None:
     with open(fd, "wb") as out:
+        os.ftruncate(fd, 0)
         if os.getuid() == 0:
-            os.fchown(out.fileno(), entry.uid, entry.gid)
+            os.fchown(fd, entry.uid, entry.gid)
         with contextlib.suppress(PermissionError):  # CRIU compares it
-            os.fchmod(out.fileno(), entry.mode)
+            os.fchmod(fd, entry.mode)
         while piece := content.read(_PIECE_BYTES):
             out.write(piece)
         out.flush()
@@ -168,17 +244,17 @@ def take_back(replaced: BinaryIO, made: list[str]) -> None:
     replaced.seek(0)
     with tarfile.open(fileobj=replaced, mode="r") as archive:
         for entry in archive:
-            if entry.isreg() and (content := archive.extractfile(entry)) is not None:
-                _fill(f"/{entry.name}", entry, content)
+            if (content := archive.extractfile(entry)) is not None:
+                _fill(_owned(f"/{entry.name}", entry), entry, content)
     for path in made:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        with contextlib.suppress(FileNotFoundError), _directory(path) as (above, name):
+            os.unlink(name, dir_fd=above)
     replaced.truncate(0)
 
 
 def _same(path: str, saved: IO[bytes]) -> bool:
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as now:
+        with open(_opened(path, os.O_RDONLY), "rb") as now:
             while True:
                 piece = now.read(_PIECE_BYTES)
                 if piece != saved.read(_PIECE_BYTES):
