@@ -570,6 +570,28 @@ def test_a_session_comes_back_as_it_was(box: Box) -> None:
     until(lambda: gone(pid), "the end of the program and all others")
 
 
+def test_a_job_that_was_stopped_at_the_terminal_stays_stopped(box: Box) -> None:
+    """By SIGTTIN, as it read in the background, and by SIGTTOU, as it wrote there."""
+    link = shell(box, "stty tostop", "cat & echo nev''er &")
+    top = link.welcome.root_pid
+    until(lambda: [state_of(pid) for pid in below(top)] == ["T", "T"], "two stopped jobs")
+    for _ in range(2):
+        box.dump(stop=False)
+        shutil.rmtree(box.images)
+        assert [state_of(pid) for pid in below(top)] == ["T", "T"]
+    box.dump()
+    assert link.exit_status()
+    again = box.restore()
+    assert [state_of(pid) for pid in below(again.program)] == ["T", "T"]
+    again.type(b"fg %1\r")
+    until(lambda: again.foreground() != again.program, "a job in the foreground")
+    again.type(b"words\r\x04")
+    again.wait_for(b"words\r\nwords\r\n")
+    until(lambda: again.foreground() == again.program, "the shell in the foreground")
+    again.type(b"fg %2\r")
+    again.wait_for(b"\r\nnever\r\n")
+
+
 def test_an_editor_comes_back_with_unsaved_text(box: Box) -> None:
     if shutil.which("vim") is None:
         pytest.skip("vim is not installed here")

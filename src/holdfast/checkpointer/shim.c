@@ -17,7 +17,9 @@
  * Stopped processes. After a dump CRIU sends a stop signal to a process that was stopped before.
  * The kernel keeps such a process stopped without that, and the signal would stay pending: the next
  * dump would wait for it, or fail. So it is not sent in frozen groups, and with HOLDFAST_NO_STOPS in
- * plain sessions. Process 1 of a contained session copes with the signal.
+ * plain sessions. Process 1 of a contained session copes with the signal. A process whose stop
+ * signal was still pending at the seizure gets it in any case: CRIU has taken that signal away.
+ * CRIU gives up at a job that SIGTTIN or SIGTTOU has stopped: it is told SIGSTOP instead.
  *
  * Pipes. CRIU takes memory out of the saved processes by pipes. If the account has about a thousand
  * pipes, the kernel makes only tiny ones for a process without CAP_SYS_RESOURCE of the machine, and
@@ -79,7 +81,8 @@ static long call(long number, long request, long pid, long address, long data)
 enum { PEEK_FIRST = 1, PEEK_LAST = 3, GETREGS = 12, DETACH = 17, SETOPTIONS = 0x4200 };
 enum { GETREGSET = 0x4204, SEIZE = 0x4206, GET_FILTER = 0x420c, PRSTATUS = 1 };
 enum { SUSPEND_SECCOMP = 1 << 21 };
-enum { FIRST_STOP = 19, LAST_STOP = 22 };
+enum { GETSIGINFO = 0x4202, EVENT_STOP = 128 };
+enum { FIRST_STOP = 19, LAST_STOP = 22, SIGSTOP = 19, SIGTTIN = 21, PIDS = 1 << 22 };
 enum { EPERM = 1, ENOENT = 2, EACCES = 13, ERESTARTNOHAND = 514, ERESTART_RESTARTBLOCK = 516 };
 
 enum { SETFL = 4, SETPIPE_SZ = 1031, GETPIPE_SZ = 1032, DUPFD_CLOEXEC = 1030, KCMP_FILES = 2 };
@@ -92,6 +95,7 @@ extern int *__errno_location(void);
 extern char *getenv(const char *name);
 
 static int seized;
+static unsigned char stopped[PIDS / 8]; /* one bit for each process that was stopped before */
 
 static const char *freezers(void)
 {
@@ -325,10 +329,24 @@ int kill(int pid, int number)
 {
     long result = 0;
 
-    if (number < FIRST_STOP || number > LAST_STOP ||
+    if (number < FIRST_STOP || number > LAST_STOP || pid <= 0 || pid >= PIDS ||
+        !(stopped[pid / 8] >> pid % 8 & 1) ||
         !(*freezers() || (seized && number_in("HOLDFAST_NO_STOPS"))))
         result = call(KILL, pid, number, 0, 0);
     return failed(result);
+}
+
+/* Note a process that a signal has stopped, and show CRIU a signal that it knows. */
+static void look(long pid, int *info)
+{
+    int *number = &info[0], event = (info[2] & 0xffff) >> 8;
+
+    if (event != EVENT_STOP || *number < FIRST_STOP || *number > LAST_STOP)
+        return;
+    if (pid > 0 && pid < PIDS)
+        stopped[pid / 8] |= 1 << pid % 8;
+    if (*number >= SIGTTIN)
+        *number = SIGSTOP;
 }
 
 long ptrace(long request, long pid, long address, long data)
@@ -342,6 +360,8 @@ long ptrace(long request, long pid, long address, long data)
     result = call(PTRACE, request, pid, address, peek ? (long)&word : data);
     if (request == SEIZE)
         seized = 1;
+    if (request == GETSIGINFO && result == 0)
+        look(pid, (int *)data);
     if ((request == SETOPTIONS || request == SEIZE) && result == -EPERM && (data & SUSPEND_SECCOMP))
         result = call(PTRACE, request, pid, address, data & ~(long)SUSPEND_SECCOMP);
     if (request == GET_FILTER && (result == -EPERM || result == -EACCES))
