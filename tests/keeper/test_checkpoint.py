@@ -700,6 +700,27 @@ def test_a_failed_restore_says_why_and_leaves_nothing(box: Box) -> None:
     again.wait_for(b"it says some\r\n")
 
 
+@plain
+def test_a_restored_session_without_a_keeper_is_ended(box: Box) -> None:
+    """Another keeper listens at the place of the new one."""
+    link = shell(box, "X=kept; sleep 8888 &", f"exec 8>{box.own}/written")
+    before = [box.held().top, link.welcome.root_pid, *below(link.welcome.root_pid)]
+    box.dump()
+    assert link.exit_status()
+    (box.own / "written").write_text("of another program")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        other.bind(str(box.nursery.path("again-1")))
+        other.listen()
+        with pytest.raises(Failed, match="a keeper listens at"):
+            box.restore()
+    assert all(map(gone, before))
+    assert (box.own / "written").read_text() == "of another program"
+    again = box.restore()
+    assert again.program == before[1]
+    again.type(b"echo still $X\r")
+    again.wait_for(b"still kept\r\n")
+
+
 def test_s5_output_goes_on_at_the_next_offset(box: Box) -> None:
     link = shell(box)
     link.type(b"echo mo''re\r")

@@ -310,9 +310,9 @@ def _thaw(
     saved = thaw.Saved(request)
     request = request._replace(ring_tail=saved.output)
     if containment is None:
-        again = thaw.start_plain(saved, request)
-        holder = saved.top
-        _hand_over(keeper, request, again.master, again.pid, again.listener, holder=holder)
+        with thaw.start_plain(saved, request) as again:
+            top = saved.top
+            _hand_over(keeper, request, again.master, again.pid, again.listener, holder=top)
         os._exit(0)
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     counted = contain.counts(proc)
@@ -391,7 +391,9 @@ def _hand_over(
         request.cgroup,
         holder,
     )
-    keeper.sendmsg([marshal.dumps(begin)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
+    rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)
+    # A keeper that has died is an error, not SIGPIPE.
+    keeper.sendmsg([marshal.dumps(begin)], [rights], _socket.MSG_NOSIGNAL)
 
 
 # ---------------------------------------------------------------- the program

@@ -42,6 +42,7 @@ from holdfast.wire.spawning import INIT_NAME, NET_HOST, Spawn
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
+    from collections.abc import Iterator
     from typing import NoReturn
 else:
     import _signal as signal
@@ -149,8 +150,12 @@ def start(saved: Saved, request: Spawn, root: int, proc: int) -> tuple[Restored,
     return Restored(program, master, listener[0] if listener else 0, held), keeper.detach()
 
 
-def start_plain(saved: Saved, request: Spawn) -> Restored:
-    """Restore a plain session as children of this process, which the keeper adopts later."""
+@contextlib.contextmanager
+def start_plain(saved: Saved, request: Spawn) -> Iterator[Restored]:
+    """Restore a plain session as children of this process, which the keeper adopts later.
+
+    An error in the body ends them again.
+    """
     if os.geteuid():
         raise launch.CannotStart(0, "only root can restore a plain session")
     plain.file()  # CRIU opens it
@@ -158,15 +163,11 @@ def start_plain(saved: Saved, request: Spawn) -> Restored:
     launch.reset_signals()
     master = _renumber_terminals(saved)
     terminal.be_subreaper(1)
-    try:
-        call, listener = _criu(saved, request)
-    except BaseException:
-        _end_all()
-        raise
-    if call.master >= 0:
-        os.close(master)  # CRIU returned the same
-        master = call.master
-    return Restored(saved.terminal.program, master, listener, ())
+    with _criu(saved, request) as (call, listener):
+        if call.master >= 0:
+            os.close(master)  # CRIU returned the same
+            master = call.master
+        yield Restored(saved.terminal.program, master, listener, ())
 
 
 def _end_all() -> None:
@@ -272,7 +273,8 @@ def _restore(line: _socket.socket, saved: Saved, request: Spawn) -> None:
     assert containment is not None
     with open(os.open(checkpointing.MEMORY_FILE, os.O_RDONLY, dir_fd=saved.images), "rb") as f:
         memory.unpack(f)
-    call, listener = _criu(saved, request)
+    with _criu(saved, request) as (call, listener):
+        pass
     if containment.net != NET_HOST:
         with contextlib.suppress(OSError):  # a kernel without that leaves them as they are
             outside.close_connections()
@@ -288,16 +290,23 @@ def _restore(line: _socket.socket, saved: Saved, request: Spawn) -> None:
     )
 
 
-def _criu(saved: Saved, request: Spawn) -> tuple[Call, int]:
-    """Put files back and run CRIU; return the finished call and the exec gate's listener."""
+@contextlib.contextmanager
+def _criu(saved: Saved, request: Spawn) -> Iterator[tuple[Call, int]]:
+    """Put files back and run CRIU; yields the finished call and the exec gate's listener.
+
+    If that fails, or the body, the processes of a plain session end and the files change back.
+    Those of a contained session end with init.
+    """
     with (
         open(os.open(checkpointing.WRITTEN_FILE, os.O_RDONLY, dir_fd=saved.images), "rb") as f,
         open(saved.replaced, "w+b") as replaced,
     ):
         made = memory.put_back(f, replaced)
         try:
-            return _run(saved, request)
+            yield _run(saved, request)
         except BaseException:
+            if request.containment is None:
+                _end_all()
             memory.take_back(replaced, made)
             raise
 
