@@ -177,7 +177,7 @@ class Call:
         theirs.close()
         ours.send(rpc.request(self.kind, options))
         try:
-            final = self._converse(ours)
+            final = self._converse(ours, pid)
         finally:
             self._write_freezers(b"1")  # CRIU did so, unless it was killed
             ours.close()
@@ -185,19 +185,34 @@ class Call:
         if not final.success:
             raise Failed(self._refused or self._why() or final.text or "CRIU gave no reason")
 
-    def _converse(self, line: socket.socket) -> rpc.Message:
-        """Answer notifications until the response comes."""
+    def _converse(self, line: socket.socket, pid: int) -> rpc.Message:
+        """Answer notifications until the response comes, or CRIU ends.
+
+        The end of CRIU is not the end of the line: restored processes have the socket too.
+        """
+        ended = os.pidfd_open(pid)
+        try:
+            return self._answer(line, ended)
+        finally:
+            os.close(ended)
+
+    def _answer(self, line: socket.socket, ended: int) -> rpc.Message:
         poll = select.poll()
         poll.register(line, select.POLLIN)
+        poll.register(ended, select.POLLIN)
         if self.listener > 0:
             poll.register(self.listener, select.POLLIN)
         while True:
             ready = [fd for fd, _ in poll.poll()]
             if self.listener in ready:
                 self._let_pass()
-            if line.fileno() not in ready:
+            if ended in ready:  # all that CRIU has sent is there
+                line.setblocking(False)
+            elif line.fileno() not in ready:
                 continue
-            packet, fds = received(line, 1)
+            packet, fds = b"", list[int]()
+            with contextlib.suppress(BlockingIOError):
+                packet, fds = received(line, 1)
             if not packet:
                 raise Failed(self._why() or "CRIU ended without an answer")
             message = rpc.read(packet)
@@ -208,7 +223,8 @@ class Call:
             self._refused = self._agrees(message.script)
             if message.script == "query-ext-files":  # all threads are seized
                 self._write_freezers(b"0")
-            line.send(rpc.answer(not self._refused))
+            with contextlib.suppress(BrokenPipeError):  # CRIU has ended, as the next look shows
+                line.send(rpc.answer(not self._refused), socket.MSG_NOSIGNAL)
             if message.script == "pre-resume" and self.listener > 0:
                 poll.unregister(self.listener)  # the next exec is a restored program's
 
