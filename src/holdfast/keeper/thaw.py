@@ -180,14 +180,14 @@ def _end_all() -> None:
 
 
 def _spare_numbers(saved: Saved) -> None:
-    """Let processes that begin now not take the number of a process in the images."""
-    fd = os.open(_LAST_PID, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        last = int(os.read(fd, 20))
+    """Let processes that begin now not take the number of a process in the images.
+
+    In a container /proc/sys can be read-only. CRIU asks the kernel for each number in any case.
+    """
+    with contextlib.suppress(OSError), open(_LAST_PID, "rb+", buffering=0) as file:
+        last = int(file.read(20))
         if saved.top - _MARGIN <= last < saved.highest_pid:
-            os.pwrite(fd, b"%d" % saved.highest_pid, 0)
-    finally:
-        os.close(fd)
+            os.pwrite(file.fileno(), b"%d" % saved.highest_pid, 0)
 
 
 def _renumber_terminals(saved: Saved) -> int:
@@ -223,7 +223,12 @@ def _new_terminals(wanted: set[int]) -> tuple[dict[int, int], dict[int, int]]:
         while len(opened) < len(wanted) or (
             near and max(opened) < max(wanted) and len(opened) < _LOOKED_FOR
         ):
-            master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            try:
+                master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            except OSError:  # a limit of terminals or descriptors
+                if len(opened) < len(wanted):
+                    raise
+                break
             opened[struct.unpack("I", fcntl.ioctl(master, _TIOCGPTN, bytes(4)))[0]] = master
         kept = wanted & opened.keys() if near else set[int]()
         others = sorted(opened.keys() - kept, key=lambda number: abs(number - max(wanted)))
