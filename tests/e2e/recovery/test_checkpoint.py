@@ -951,7 +951,9 @@ def with_daemon(hf: Installation, name: str) -> int:
     hf.ready(name, "--plain")
     hf.quick("run", name, "--", f"X=kept; setsid -f sh -c 'echo $$ >{name}; exec sleep 3333'")
     file = hf.user / name
-    return eventually(lambda: file.exists() and int(file.read_text() or 0), "the daemon")
+    daemon: int = eventually(lambda: file.exists() and int(file.read_text() or 0), "the daemon")
+    eventually(lambda: processes(hf, name).get(daemon) == "sleep" or None, "its program")
+    return daemon
 
 
 def processes(hf: Installation, name: str) -> dict[int, str]:
