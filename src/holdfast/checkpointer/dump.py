@@ -52,6 +52,7 @@ _URGENT = 1  # the lowest real-time priority
 _SPARED = "-1000"  # never chosen by the kernel when memory is short
 _TIME_ZONES = "/usr/share/zoneinfo"  # watched by browsers; CRIU itself looks in / and /etc
 _ALL_FROZEN = "query-ext-files"  # CRIU's first question after it has frozen every process
+_STOP_WAIT_S, _PAUSE_S = 0.5, 0.0005  # for processes that CRIU let go to stop again
 _KINDS = {
     "user": 0x1000_0000,
     "ipc": 0x0800_0000,
@@ -164,6 +165,7 @@ def _inside(
         **connections(own_network),
     }
     frozen_at = 0.0
+    stopped = [pid for pid in room.members([top]) if _state(pid) == "T"]
 
     def agrees(step: str) -> str:
         nonlocal frozen_at, outcome
@@ -194,8 +196,29 @@ def _inside(
         outcome = outcome._replace(frozen_ms=frozen_ms)
     except Exception as e:
         outcome = outcome._replace(problem=_said(e))
+    _await_stops(stopped)
     line.send(wire.pack(outcome._asdict()))
     os._exit(0)
+
+
+def _state(pid: int) -> str:
+    """Return the letter of a process's state; empty if the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def _await_stops(stopped: list[int]) -> None:
+    """Wait until processes that were stopped before are stopped again, or have ended.
+
+    CRIU wakes them for a moment when it lets them go. A halt would take them for running ones, and
+    the resume would continue them.
+    """
+    deadline = time.monotonic() + _STOP_WAIT_S
+    while any(_state(pid) not in "TZX" for pid in stopped) and time.monotonic() < deadline:
+        time.sleep(_PAUSE_S)
 
 
 def _copy(images: int, job: Dump, top: int) -> tuple[list[str], list[str]]:
