@@ -10,8 +10,8 @@ Rules, in order of weight:
 5. The keeper knows no operators, policies or networks, and imports the standard library only.
 6. The keeper exits only when killed, or after the root process has ended and a host has collected
    the exit (RELEASE). SIGHUP makes the keeper listen again, in case its socket file was removed.
-   HALT_SIGNAL and RELEASE_SIGNAL are orders to a contained session's init. All other signals that
-   can be ignored are ignored.
+   HALT_SIGNAL and RELEASE_SIGNAL are orders to a contained session's init. SIGTERM ends the keeper
+   only in the last step of a shutdown. All other signals that can be ignored are ignored.
 7. A malformed packet costs its sender the connection, and has no further effect.
 8. The keeper touches little memory, because each page it writes is no longer shared
    (docs/decisions/0002-keeper-memory.md). The path of an ordinary byte or act has no exception,
@@ -159,8 +159,7 @@ class Keeper:
         """Start serving: from here on no event is missed, and hosts may connect."""
         signal.set_wakeup_fd(self.wake_write)
         signal.signal(signal.SIGCHLD, _wake)
-        signal.signal(signal.SIGHUP, _wake)
-        for number in ORDERS:
+        for number in (signal.SIGHUP, signal.SIGTERM, *ORDERS):
             signal.signal(number, _wake)
         if self.tree.watch >= 0:
             self.poll.register(self.tree.watch, select.EPOLLIN)
@@ -179,7 +178,7 @@ class Keeper:
     def close(self) -> None:
         """Close every descriptor. The kernel then sends SIGHUP to the terminal's programs."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for number in (signal.SIGHUP, *ORDERS):
+        for number in (signal.SIGHUP, signal.SIGTERM, *ORDERS):
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         self.tree.end_connector()
@@ -252,6 +251,8 @@ class Keeper:
         for number in os.read(self.wake, 4096):
             if number == signal.SIGHUP:
                 self.hosts.listen_anew()
+            elif number == signal.SIGTERM:
+                self.released = self.released or terminal.machine_ends()
             elif number in ORDERS:
                 self.tree.order(number)
         if self.tree.reap():
@@ -506,7 +507,7 @@ class Keeper:
         elif kind == wire.RELEASE:
             if len(packet) > 1:
                 raise wire.Malformed("release with a body")
-            self.released = self.tree.status >= 0
+            self.released = self.released or self.tree.status >= 0
         elif kind == wire.LABEL:
             self.label = wire.read_label(packet)
         elif kind == wire.FENCE:

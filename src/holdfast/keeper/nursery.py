@@ -141,7 +141,7 @@ def _hold(
     except OSError:
         pass  # during the rehearsal
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # A logout or a stray killall must not end the session.
+    # A logout or a stray killall must not end the session. Keeper.begin handles SIGTERM.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     terminal.set_title(b"hf-keeper")
     terminal.be_subreaper(1)

@@ -24,6 +24,7 @@ _F_ADD_SEALS = 1033
 _TIOCGPTPEER = 0x5441
 _TFD_TIMER_ABSTIME, _TFD_CLOEXEC_NONBLOCK = 1, 0o2000000 | 0o4000
 _RTLD_NOW = 2
+_SHUTDOWN = b"systemd-shutdow\n"  # the kernel keeps 15 bytes of a name
 
 _libc = _ctypes.dlopen(None, _RTLD_NOW)  # type: ignore[arg-type]  # None: this process, libc included
 _prctl = _ctypes.dlsym(_libc, "prctl")
@@ -45,6 +46,18 @@ def be_subreaper(on: int) -> None:
 def seal(fd: int, seals: int) -> None:
     """Forbid changes to a memfd. fcntl.fcntl raises an exception inside: 60 KB per keeper."""
     _ctypes.call_function(_fcntl, (fd, _F_ADD_SEALS, seals))
+
+
+def machine_ends() -> bool:
+    """Tell whether a shutdown of the machine is at the step that ends all processes.
+
+    Process 1 is systemd-shutdown then, which waits up to 90 s for processes that survive SIGTERM.
+    Other init systems wait 10 s at most, and their SIGTERM looks like that of any process.
+    """
+    try:
+        return read_whole("/proc/1/comm") == _SHUTDOWN
+    except OSError:
+        return False  # /proc hides process 1
 
 
 # ---------------------------------------------------------------- the terminal
