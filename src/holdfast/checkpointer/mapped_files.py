@@ -28,7 +28,7 @@ def opener() -> Iterator[socket.socket | None]:
     """Have a process that opens files, started before this one leaves the machine's namespaces.
 
     Yields the line to it, or None for an ordinary user. The process ends with the line, and is
-    collected: the host waits until no process of the checkpointer is left, not even a dead one.
+    collected: the host waits for the end of every process of the checkpointer.
     """
     if os.geteuid():
         yield None

@@ -154,7 +154,7 @@ class _Dumping:
             job = await asyncio.to_thread(self._job, init)
             self.halter.dumping[self.session.id] = loop.create_future()
             await self.halter.in_thread(halts.release, self.where, stands)
-            process.begin(job, [images, *namespaces, *stands.freezers])
+            process.begin(job, self.images, [images, *namespaces, *stands.freezers])
             return await self._answer(process, stands)
         finally:
             try:
@@ -192,7 +192,7 @@ class _Dumping:
         """The next report. Impossible if CRIU neither reports nor writes for SILENCE_S."""
         written = -1
         while (told := await process.told(SILENCE_S)) is None:
-            before, written = written, await asyncio.to_thread(_bytes, self.images)
+            before, written = written, await asyncio.to_thread(process.written)
             if written == before:
                 raise Impossible(
                     f"CRIU did nothing for {SILENCE_S:.0f} s and was stopped",
@@ -266,11 +266,3 @@ class _Dumping:
             session.commands.lineage.of,
             session.ref,
         )
-
-
-def _bytes(images: Path) -> int:
-    found = 0
-    for one in images.iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            found += one.stat().st_size
-    return found
