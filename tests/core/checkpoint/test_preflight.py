@@ -42,6 +42,19 @@ def test_r2_an_ordinary_session_can_be_saved() -> None:
         (GOOD._replace(processes=(SHELL._replace(nested=True, filters=1),)), "namespaces of its"),
         (GOOD._replace(processes=(SHELL._replace(holds=("/dev/nvidia0",)),)), "uses a GPU"),
         (
+            GOOD._replace(layout="plain", processes=(SHELL, SHELL._replace(pid=11)), host=11),
+            "which must go on: this host (11);",
+        ),
+        (
+            GOOD._replace(
+                layout="plain",
+                processes=tuple(
+                    Process(n, ("hf-nursery", "hf-keeper")[n > 1]) for n in range(1, 8)
+                ),
+            ),
+            "hf-nursery (1), hf-keeper (2), hf-keeper (3), hf-keeper (4), hf-keeper (5) and 2 more",
+        ),
+        (
             GOOD._replace(processes=(SHELL._replace(unlinked=("/dev/shm/one",)),), root=False),
             "bash (10) has mapped a deleted file (/dev/shm/one), which only root may save",
         ),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import tarfile
@@ -20,6 +22,7 @@ import pytest
 from holdfast import home as homes
 from holdfast.client.link import Link
 from holdfast.model.errors import HoldfastError
+from holdfast.wire.keeper import nursery_command
 from tests.support.installation import Installation, Terminal, eventually, installation
 from tests.support.keeper import gone, hf_root
 from tests.support.ordinary_user import cases, passes_as_ordinary_user
@@ -133,6 +136,19 @@ def test_r2_the_expected_size_is_right_for_shared_memory(hf: Installation) -> No
     made = saved(hf, "sharing", "--stop")
     assert 0.8 * made["bytes"] < expected < 1.5 * made["bytes"] and made["bytes"] > 70 << 20
     assert restored(hf, "sharing")["id"] == made["id"]
+
+
+@pytest.mark.skipif(not ROOT, reason="other plain sessions cannot be saved in any case")
+def test_r2_a_plain_session_with_a_holdfast_inside_is_refused(hf: Installation) -> None:
+    made = hf.ready("outer", "--plain")
+    inner = shlex.join(nursery_command(str(hf.base / "inner")))
+    hf.quick("run", "outer", "--", f"{inner} >ready &")
+    eventually(lambda: (hf.user / "ready").read_text() or None, "the nursery inside")
+    refused = hf.cli("checkpoint", "outer", "--stop")
+    assert refused.rc and "holds processes of Holdfast" in refused.err, refused
+    assert re.search(r"hf-nursery \(\d+\)", refused.err), refused
+    assert says(hf, "outer", "echo on") == "on\n" and not gone(made["keeper"])
+    hf.ok("end", "outer")
 
 
 def test_r2_a_plain_session_is_refused_with_the_reason(hf: Installation) -> None:

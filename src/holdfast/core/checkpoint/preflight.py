@@ -7,7 +7,7 @@ obstacles show only when CRIU meets them; `explain` puts CRIU's errors into word
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 BYTES_PER_S: Final = 0.25e9  # images are written at 0.3 to 1.6 GB/s, and packed at about 0.5
@@ -15,6 +15,7 @@ BASE_S: Final = 0.2  # a checkpoint of a small session
 ROOM: Final = 1.2  # of the memory: page maps, copied files and a margin
 NAMED_MAX: Final = 5
 COPIED_MAX: Final = 256 << 20  # of files that are copied while all stand still
+_HOLDERS: Final = ("hf-nursery", "hf-keeper")  # of any home; a host comes with its nursery
 NOTHING: Final = -1  # copies no file, and deleted files of any size
 
 
@@ -56,6 +57,7 @@ class Facts(NamedTuple):
     copied_max: int = COPIED_MAX  # or NOTHING, for a fork
     root: bool = True  # the session is of root
     topped: bool = True  # one process, hf-root, is above all others
+    host: int = 0  # the process that asks, if it may be below hf-root
 
 
 class Preflight(NamedTuple):
@@ -126,6 +128,11 @@ def _blockers(facts: Facts, size: int) -> Iterator[str]:
         yield "it was made by an earlier release, which did not keep the plan of its file tree"
     if size > facts.free:
         yield f"the disk has {amount(facts.free)} free; about {amount(size)} are needed"
+    if facts.layout != "contained" and (own := [*_of_holdfast(facts)]):
+        yield (
+            f"it holds processes of Holdfast, which must go on: {_some(own)}; they were started "
+            "inside it: end their sessions and that host, and start it elsewhere"
+        )
     for one in facts.processes:
         yield from _obstacles(one, facts.root)
     for file in facts.held:
@@ -136,6 +143,14 @@ def _blockers(facts: Facts, size: int) -> Iterator[str]:
             )
     if facts.shared_memory:
         yield f"its {facts.shared_memory} segments of System V shared memory cannot be saved"
+
+
+def _of_holdfast(facts: Facts) -> Iterator[str]:
+    for one in facts.processes:
+        if one.pid == facts.host:
+            yield f"this host ({one.pid})"
+        elif one.name in _HOLDERS:
+            yield f"{one.name} ({one.pid})"
 
 
 def _obstacles(one: Process, root: bool) -> Iterator[str]:
@@ -155,14 +170,14 @@ def _obstacles(one: Process, root: bool) -> Iterator[str]:
 
 def _losses(facts: Facts) -> Iterator[str]:
     if facts.connections:
-        named = ", ".join(facts.connections[:NAMED_MAX])
-        more = len(facts.connections) - NAMED_MAX
-        yield (
-            f"TCP connections are closed in the restored session: {named}"
-            + (f" and {more} more" if more > 0 else "")
-        )
+        yield f"TCP connections are closed in the restored session: {_some(facts.connections)}"
     if facts.unread:
         yield f"{facts.unread} bytes of typed input that no program has read are not saved"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def amount(size: int) -> str:

@@ -70,6 +70,7 @@ async def examine(
             copied_max,
             os.geteuid() == 0,
             proc_scan.hf_root(session.keeper_pid) > 0,
+            os.getpid(),
         )
 
     return preflight.judge(await session.looked(facts))
