@@ -56,6 +56,17 @@ def test_the_end_of_the_program_is_told_as_it_was(nursery: Nursery, script: str,
     assert not hf_root(nursery.keepers["a"])
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_signal_to_hf_root_does_not_change_how_the_program_ended(
+    nursery: Nursery, number: int
+) -> None:
+    link = nursery.run("a", ["sh", "-c", f"read X; kill -{number} $$"])
+    for pending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        os.kill(hf_root(nursery.keepers["a"]), pending)
+    link.type(b"\r")
+    assert os.waitstatus_to_exitcode(link.exit_status()) == -number
+
+
 def test_a_daemon_survives_the_program(nursery: Nursery) -> None:
     link = nursery.run("a", ["sh", "-c", f"{DAEMON}; read X; exit 3"])
     pid = daemon(link)

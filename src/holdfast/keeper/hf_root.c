@@ -37,7 +37,7 @@ enum { SIG_SETMASK = 2, SUBREAPER = 36, RLIMIT_CORE = 4, ECHILD = 10, ALL_CHILDR
 
 __attribute__((used, noreturn)) void begin(long *stack)
 {
-    unsigned long every = ~0ul, none = 0, no_core[2] = {0, 0};
+    unsigned long blocked = ~0ul, no_core[2] = {0, 0};
     const char *digit = stack[0] > 1 ? (const char *)stack[2] : "";
     long program = 0, pid;
     int status;
@@ -45,13 +45,15 @@ __attribute__((used, noreturn)) void begin(long *stack)
     while (*digit)
         program = program * 10 + *digit++ - '0';
     call(PRCTL, SUBREAPER, 1, 0, 0);
-    call(SIGPROCMASK, SIG_SETMASK, (long)&every, 0, 8);
+    call(SIGPROCMASK, SIG_SETMASK, (long)&blocked, 0, 8);
     do
         pid = call(WAIT4, -1, (long)&status, ALL_CHILDREN, 0);
     while (pid != program && pid != -ECHILD);
     if (pid == program && (status & 0x7f)) {
         call(RLIMIT, 0, RLIMIT_CORE, (long)no_core, 0);
-        call(SIGPROCMASK, SIG_SETMASK, (long)&none, 0, 8);
+        /* No other signal may end it, also if one waits already. */
+        blocked &= ~(1ul << ((status & 0x7f) - 1));
+        call(SIGPROCMASK, SIG_SETMASK, (long)&blocked, 0, 8);
         call(KILL, call(GETPID, 0, 0, 0, 0), status & 0x7f, 0, 0);
     }
     for (;;)
