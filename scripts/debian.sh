@@ -9,7 +9,8 @@
 #   finish()       called in $place with the unpacked packages in root/
 #
 # `main "$@"` fetches what scripts/NAME.lock names, or with `lock` writes a new lock. If no mirror has
-# a package of the lock any more, the newest packages are fetched instead, signed by Debian's key.
+# a package of the lock any more, the newest packages are fetched instead, signed by Debian's key. Each
+# later run then looks for the packages of the lock again.
 # The packages come from the mirrors of this machine's own apt sources; sha256 is checked. Programs
 # run with their own loader and libc, so the Debian of this machine does not matter.
 set -eu
@@ -75,12 +76,17 @@ main() {
     fi
     grep -q "_$machine\.deb " "$lock" || give_up "scripts/$name.lock is not for $machine"
     state=$(cat "$lock" "$0" "$here/scripts/debian.sh" | sha256sum | cut -d' ' -f1)
-    [ "$(cat "$place/state" 2>/dev/null || true)" = "$state" ] && exit 0
-    rm -f "$place/state"
-    if ! fetch "$lock"; then
+    there=$(cat "$place/state" 2>/dev/null || true)
+    [ "$there" != "$state" ] || exit 0
+    chosen=$lock
+    if ! fetch "$chosen"; then
+        state="newest instead of $state" chosen=$place/apt/lock
+        [ "$there" != "$state" ] || exit 0
         printf 'a package of scripts/%s.lock is at no mirror of this machine: taking the newest\n' "$name" >&2
-        newest && fetch "$place/apt/lock" || give_up "no mirror of this machine offers it"
+        newest && fetch "$chosen" || give_up "no mirror of this machine offers it"
     fi
+    rm -f "$place/state"
+    unpack "$chosen" || give_up "its packages cannot be unpacked"
     finish
     chmod -R a+rX "$place"
     printf '%s\n' "$state" >"$place/state"
@@ -95,10 +101,9 @@ newest() {
     return 1
 }
 
-# Fetches and unpacks the packages that the file LOCK names.
+# Fetches the packages that the file LOCK names.
 fetch() {
-    rm -rf "$place/root" "$place/bin"
-    mkdir -p "$place/debs" "$place/root" "$place/bin"
+    mkdir -p "$place/debs"
     while read -r file hash path; do
         package=$place/debs/$file
         good "$package" "$hash" || cp -f "$kept/$file" "$package" 2>/dev/null || true
@@ -107,6 +112,13 @@ fetch() {
             curl -fsS --max-time 60 -o "$package" "${mirror%/}/$path" 2>/dev/null || true
         done
         good "$package" "$hash" || return 1
-        dpkg-deb -x "$package" "$place/root" || return 1
+    done <"$1"
+}
+
+unpack() {
+    rm -rf "$place/root" "$place/bin"
+    mkdir -p "$place/root" "$place/bin"
+    while read -r file _; do
+        dpkg-deb -x "$place/debs/$file" "$place/root" || return 1
     done <"$1"
 }
