@@ -53,12 +53,12 @@ class Failed(Exception):
 
 
 class Terminal(NamedTuple):
-    """What the shim needs for the program's terminal at a restore (shim.c).
+    """The program's terminal at a restore. All but `number` goes to the shim (shim.c).
 
     `descriptor`: a number that no process needs; 0: the program has no terminal. `foreground`: the
     group in the foreground. `starter` has it open as the descriptor `master`; 0: the program makes
-    it. `number`: among the terminals. `masters`: descriptors of all the session's terminals, in the
-    order of their numbers. `root`: hf-root, which adopts orphans.
+    it. `number`: among the terminals (keeper/thaw.py reads it). `masters`: descriptors of all the
+    session's terminals, in the order of their numbers. `root`: hf-root, which adopts orphans.
     """
 
     program: int = PROGRAM

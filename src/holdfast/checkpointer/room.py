@@ -3,7 +3,7 @@
 A file in memory gets its pages when it is written, which takes more than half of the time of
 writing. CRIU writes while the processes stand still. So the pages are reserved before, in files
 with the names that CRIU uses (shim.c lets CRIU open such a file as it is). CRIU numbers these files
-in the order of the processes, parents first. A wrong guess costs time only.
+in the order of the processes, parents first. A wrong guess costs time, and memory until `settle`.
 
 Large files get huge pages, where the kernel has them ready (wire/huge_pages.py). These must lie
 within the length of the file, so `settle` cuts the file to what CRIU has written. Other pages are

@@ -171,9 +171,12 @@ def _read_exactly(conn: _socket.socket, length: int) -> bytes:
 def _work(conn: _socket.socket, body: bytes, fds: list[int]) -> NoReturn:
     """Become a worker of the host, without a keeper: its end of the socket pair closes with exec.
 
-    The worker leads a session and a process group, as one that the host starts itself.
+    The worker leads a session and a process group, as one that the host starts itself. The host
+    reads a single answer, before the exec: a program that is missing is refused here.
     """
     argv, environment = wire.read_worker(body)
+    if not os.access(argv[0], os.X_OK):
+        raise CannotStart(errno.ENOENT, f"{_shown(argv[0])} cannot be executed")
     signal.alarm(0)
     os.setsid()
     os.chdir("/")
