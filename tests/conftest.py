@@ -1,4 +1,4 @@
-"""What all tests rely on: signal handling, a home, reproducible examples, and the smoke marker."""
+"""What all tests rely on: the end of daemons, signals, a home, equal examples, the smoke marker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.commands.whole_run import hold_together
 from tests.support.examples import EXPLORE, examples
+
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    hold_together()
 
 # A run that was started in the background or under nohup ignores these signals. Programs under test
 # would inherit that, and Ctrl-C would reach none of them.
