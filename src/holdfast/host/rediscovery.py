@@ -52,6 +52,7 @@ class Rediscovery:
         reserved.report(engine.home.reserved_names, engine.authority)
         engine.lineages.open()
         engine.shell_origins.open()
+        await engine.halter.in_thread(engine.copies.trust_makers)
         known = self._known = {r.id: r for r in engine.store.records()}
         found = [
             n.removesuffix(KEEPER_SUFFIX)

@@ -90,6 +90,22 @@ def test_r2_a_session_goes_on_at_another_machine(two: Two) -> None:
     assert (ended["ended_by"], ended["survivors"]) == ("tester", 0)
 
 
+def test_r2_a_session_that_moved_here_is_restored_after_a_restart_of_the_host(two: Two) -> None:
+    """The copy that brought it is gone then; the checkpoint here is of the other machine."""
+    here, there = two.here, two.there
+    made = shell(here, "settles")
+    here.ok("move", "settles", "vault")
+    there.ok("down")
+    there.ok("up", "--detach")
+    [saved] = there.ok("checkpoint", "settles", "--list", "--json").json
+    there.kill(there.get("settles")["keeper"])
+    eventually(lambda: there.get(made["id"])["state"] == "ended" or None, "the end")
+    back = there.ok("restore", "settles", "--json").json
+    assert back["id"] == made["id"] and back["checkpoint"] == saved["checkpoint"]
+    assert there.says("settles", "echo $X; cat shared") == "kept\nshared\n"
+    there.ok("end", "settles")
+
+
 def test_s1_s8_references_lead_to_the_new_place_from_every_machine(two: Two) -> None:
     here, there = two.here, two.there
     made = shell(here, "refers")

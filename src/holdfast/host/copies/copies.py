@@ -72,11 +72,21 @@ class Copies:
         self.moving = Moving(engine, self.sending, self)
         self.outgoing = Outgoing(engine, self.sending, self.ask)
 
+    def trust_makers(self) -> None:
+        """In a thread, before a session is adopted or restored: whose checkpoints count here.
+
+        A session that was taken over has no copies any more, but a checkpoint of their sender.
+        """
+        headers = self._engine.incarnations.checkpoints.headers
+        for session in self.received.sessions():
+            self._makers.update(signing.read(one.sender) for one in self.received.of(session))
+            if self.received.taken(session) is not None:
+                self._makers.update(bytes.fromhex(one.maker) for one in headers(session))
+
     def begin(self) -> None:
         """After the sessions are known: list the copies, and go on with schedules and questions."""
         for session in self.received.sessions():
             known = self.received.of(session)
-            self._makers.update(signing.read(one.sender) for one in known)
             if known and session not in self._engine.ended and not self._runs(session):
                 self.list_copy(known[-1])
         self.outgoing.begin()
