@@ -373,14 +373,34 @@ def test_r2_an_altered_or_old_manifest_is_refused_with_the_reason(hf: Installati
     manifest = Path(made["path"]) / "manifest.json"
     whole = manifest.read_bytes()
     manifest.write_bytes(whole.replace(b'"ended": true', b'"ended": !true'.replace(b"!", b" ")))
-    refused = hf.cli("restore", "altered")
+    refused = hf.cli("restore", "altered", "--no-fallback")
     assert refused.rc == 7 and "the signature of its maker is wrong" in refused.err
     manifest.write_text(json.dumps({"format": 1, "compression": "none"}, indent=1))
-    refused = hf.cli("restore", "altered")
+    refused = hf.cli("restore", "altered", "--no-fallback")
     assert refused.rc == 7 and "it has format 1, and this release reads 2" in refused.err
     manifest.write_bytes(whole)
     restored(hf, "altered")
     assert says(hf, "altered", "echo $X") == "kept\n"
+
+
+def test_r1_r2_a_lost_session_whose_checkpoint_cannot_be_read_comes_back_without_memory(
+    hf: Installation,
+) -> None:
+    """The only checkpoint is damaged: it keeps nobody from the session, and can be removed."""
+    shell(hf, "unread")
+    made = saved(hf, "unread")
+    Path(made["path"], "manifest.json").write_text("damaged")
+    killed(hf, hf.get("unread"))
+    named = hf.cli("restore", "unread", "--checkpoint", made["checkpoint"])
+    assert named.rc == 7 and "manifest is damaged" in named.err
+    back = restored(hf, "unread")
+    assert back["checkpoint"] == made["checkpoint"]
+    assert "manifest is damaged" in back["re_established"]["reason"]
+    assert says(hf, "unread", "echo =$X") == "=\n"
+    killed(hf, hf.get("unread"))
+    hf.ok("checkpoint", "unread", "--remove", made["checkpoint"])
+    assert restored(hf, "unread")["checkpoint"] == ""
+    hf.end("unread")
 
 
 def test_r2_nothing_of_a_session_is_readable_on_the_disk(hf: Installation) -> None:

@@ -121,3 +121,25 @@ def test_r2_the_last_usable_checkpoint_is_not_removed_after_an_approval(
     assert not removed
     usable.append(SimpleNamespace(id="cp-2"))
     assert asyncio.run(made.remove(ROW.id, "cp-1")) == 7 and removed == ["cp-1"]
+
+
+def test_r2_an_unusable_checkpoint_of_a_lost_session_can_be_removed(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that did not end by itself comes back without its memory; others need the last."""
+    made = incarnations(home, monkeypatch)
+
+    async def in_thread(work: Any, *args: Any) -> Any:
+        return work(*args)
+
+    engine: Any = made._engine
+    engine.halter = SimpleNamespace(in_thread=in_thread)
+    monkeypatch.setattr(made.checkpoints, "of", lambda session: [])
+    row = engine.ended[ROW.id]
+    with pytest.raises(Refused, match="no other checkpoint of work"):
+        asyncio.run(made.may_remove(ROW.id, "cp-1"))
+    row.state, row.reason = "ended", "lost: its keeper died"
+    asyncio.run(made.may_remove(ROW.id, "cp-1"))
+    monkeypatch.setattr(made.checkpoints, "of", lambda session: [SimpleNamespace(id="cp-1")])
+    with pytest.raises(Refused, match="no other checkpoint of work"):
+        asyncio.run(made.may_remove(ROW.id, "cp-1"))

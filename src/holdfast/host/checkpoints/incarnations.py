@@ -289,8 +289,9 @@ class Incarnations:
         """Refuse to remove the only checkpoint that can bring an ended session back."""
         if (row := self._engine.ended.get(session)) is None:
             return
-        usable = await self._engine.halter.in_thread(self.checkpoints.of, session)
-        if not {one.id for one in usable} - {checkpoint}:
+        found = await self._engine.halter.in_thread(self.checkpoints.of, session)
+        usable = {one.id for one in found}  # a lost session can also come back without memory
+        if not usable - {checkpoint} and (checkpoint in usable or not row.lost):
             raise Refused(
                 f"no other checkpoint of {row.name} could bring it back",
                 f"`holdfast forget {row.name}` removes the session with it",

@@ -154,21 +154,25 @@ class Checkpoints:
         return forms.decode(self.manifest(session, checkpoint), key)
 
     def chosen(self, session: str, word: str) -> Manifest:
-        """A checkpoint by the beginning of its id, or the newest that can be opened."""
+        """A checkpoint by the beginning of its id, or the newest that can be opened.
+
+        Impossible if none can; the error names one of them (`checkpoint`).
+        """
         names = [self.one(session, word)] if word else self.ids(session)
-        found, problem = list[Manifest](), ""
+        found, problem, bad = list[Manifest](), "", ""
         for name in names:
             try:
                 found.append(self.read(session, name))
             except (OSError, Unreadable) as e:
-                problem = f"{name} cannot be used: {e}"
+                problem, bad = f"{name} cannot be used: {e}", name
             except Impossible as e:
-                problem = f"{name} cannot be used: {e.message}"
+                problem, bad = f"{name} cannot be used: {e.message}", name
         newest = forms.newest(found)
         if newest is not None:
             return newest
         if problem:
-            raise Impossible(problem, "`holdfast checkpoint --list` lists what can be used")
+            recover = "`holdfast checkpoint --list` lists what can be used"
+            raise Impossible(problem, recover, checkpoint=bad)
         raise NotFound("the session has no checkpoint", "`holdfast checkpoint --list` lists them")
 
     def ids(self, session: str) -> list[str]:

@@ -225,12 +225,14 @@ async def restore(host: Host, ctx: Context, q: Restore) -> Restored:
     row = engine.incarnations.row_of(q.session)
     word = q.checkpoint if isinstance(q.checkpoint, str) else ""
     if not word and not engine.incarnations.saved_session(row.id):
-        contained = engine.near_end.contained(row.id)
-        details = {"checkpoint": "", "contained": str(contained)}
-        await engine.door.enter(ctx.act, ProposedAct("restore", details=details, wait_s=q.hold))
-        with engine.incarnations.restoring(row, "", ctx.conn.operator):
-            return await re_establish(host, ctx, row)
-    manifest = await engine.halter.in_thread(engine.incarnations.checkpoints.chosen, row.id, word)
+        return await _without_memory(host, ctx, q, row)
+    try:
+        chosen = engine.incarnations.checkpoints.chosen
+        manifest = await engine.halter.in_thread(chosen, row.id, word)
+    except Impossible as e:
+        if word or q.fallback is False:
+            raise
+        return await _without_memory(host, ctx, q, row, e)
     # The label of a contained session says what the session sees.
     details = {"checkpoint": manifest.id, "contained": str("sees" in manifest.label)}
     await engine.door.enter(ctx.act, ProposedAct("restore", details=details, wait_s=q.hold))
@@ -272,6 +274,21 @@ async def restore(host: Host, ctx: Context, q: Restore) -> Restored:
         kept=made.kept if made.kept and not ctx.conn.channel else ABSENT,
         halted=made.halted or ABSENT,
     )
+
+
+async def _without_memory(
+    host: Host, ctx: Context, q: Restore, row: SessionRow, unusable: Impossible | None = None
+) -> Restored:
+    """Begin the session anew: it has no checkpoint, or none that can be used."""
+    engine = host.engine
+    contained = engine.near_end.contained(row.id)
+    details = {"checkpoint": "", "contained": str(contained)}
+    await engine.door.enter(ctx.act, ProposedAct("restore", details=details, wait_s=q.hold))
+    with engine.incarnations.restoring(row, "", ctx.conn.operator):
+        if unusable is None:
+            return await re_establish(host, ctx, row)
+        bad = str(unusable.facts.get("checkpoint", ""))
+        return await after_failure(host, ctx, row, bad, unusable)
 
 
 def _taking(leases: Leases, row: SessionRow, q: Restore, tell: Progress) -> Take | None:
