@@ -46,7 +46,7 @@ class World:
         self.loop = asyncio.get_running_loop()
         self.received = received = Received(str(place), 1 << 30)
         monkeypatch.setattr(received, "sender", lambda session, checkpoint: "ann")
-        monkeypatch.setattr(received, "drop", lambda session: None)
+        monkeypatch.setattr(received, "drop", lambda session: self.reach("drop"))
         claim = received._claim
 
         def take(session: str, taken: Any) -> None:
@@ -177,5 +177,28 @@ def test_r3_a_takeover_claims_the_epoch_that_it_took(
         taken = world.received.taken(ID)
         assert taken is not None and taken["epoch"] > COPY.epoch
         assert world.held and world.runs and world.notes[MOVE] is None
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_r3_a_takeover_is_told_although_its_client_leaves_while_the_copies_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """The session runs here: nothing may say that nothing was taken over."""
+
+    async def run() -> None:
+        world = World(tmp_path, monkeypatch)
+        world.pauses["drop"] = go_on = threading.Event()
+        taking = asyncio.create_task(world.run())
+        async with asyncio.timeout(30):
+            await world.reached.wait()
+        for _ in range(times):
+            taking.cancel()
+            await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.wait({taking})
+        assert not taking.cancelled() and taking.exception() is None
+        assert world.held and world.runs and world.received.taken(ID) is not None
 
     asyncio.run(run())

@@ -36,6 +36,7 @@ from holdfast.model.errors import Impossible, Refused
 from holdfast.wire.spawning import NET_HOST
 
 EXAMINED: Final = "examined"  # the first step that is told
+STORED: Final = "stored"  # all is on the disk: it cannot be given up any more
 ENDED_S: Final = 5.0  # for the end of killed processes to be noticed
 NOT_PACKED: Final = frozenset({"dump.log", "stats-dump"})  # in the directory of images
 
@@ -212,7 +213,7 @@ class _Saving:
             stop.set()
             await asyncio.gather(storing, return_exceptions=True)
             raise
-        self.tell("stored", manifest.bytes)
+        self.tell(STORED, manifest.bytes)
         return manifest
 
     def _draft(self, made: Dumped) -> Manifest:

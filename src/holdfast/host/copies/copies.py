@@ -323,7 +323,7 @@ class Copies:
             files = self._arrived(made.session, changed)
             facts = _facts(copy, made.session.record.epoch, lost)
             made.session.event("session.taken_over", **facts, files=[*files])
-            await in_thread(self.received.drop, session)
+            await to_the_end(in_thread(self.received.drop, session), lambda: False)
             return made._replace(files=files)
 
     def _arrived(self, session: Session, changed: Mapping[str, int | None]) -> tuple[Json, ...]:

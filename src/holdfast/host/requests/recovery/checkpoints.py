@@ -32,13 +32,14 @@ from holdfast.home.machines import Machine
 from holdfast.host.acts.act_context import ProposedAct
 from holdfast.host.checkpoints import incarnations
 from holdfast.host.checkpoints.incarnations import Take
-from holdfast.host.checkpoints.save import EXAMINED, examine, save
+from holdfast.host.checkpoints.save import EXAMINED, STORED, examine, save
 from holdfast.host.copies.copies import Copies
 from holdfast.host.copies.sending import Sent
 from holdfast.host.leases.fences import Leases, Waiting
 from holdfast.host.requests.host import Context, Host
 from holdfast.host.requests.recovery.re_establishing import after_failure, re_establish
 from holdfast.host.runtime.progress import Progress, given_up, giving_up
+from holdfast.host.runtime.tasks import to_the_end
 from holdfast.host.session.session import Session
 from holdfast.host.storage.store import SessionRow
 from holdfast.model.errors import HoldfastError, Impossible, Refused, TimedOut, Unavailable
@@ -61,7 +62,7 @@ async def checkpoint(host: Host, ctx: Context, q: Checkpoint) -> CheckpointReply
     details = {"stop": str(q.stop), **({"to": machine.name} if machine else {})}
     await engine.door.enter(ctx.act, ProposedAct("checkpoint", details=details, wait_s=q.hold))
 
-    tell = _Telling(ctx)
+    tell = _Telling(ctx, late=STORED if machine is None else "")
     operator, copied = ctx.conn.operator, tuple[SentCopy, ...]()
     with giving_up(f"nothing is saved, and {session.name} goes on as it was"):
         if machine is None:
@@ -73,7 +74,8 @@ async def checkpoint(host: Host, ctx: Context, q: Checkpoint) -> CheckpointReply
             if isinstance(sent, HoldfastError) and not q.stop and not given_up():
                 engine.copies.outgoing.try_again(session, machine, made)
     if q.stop:
-        await asyncio.shield(session.ended)
+        tell.goes_on("stopped")
+        await to_the_end(_end(session), may_stop=lambda: False)
     else:
         session.event(
             "session.saved", operator=ctx.conn.operator, checkpoint=made.id, bytes=made.bytes
@@ -82,6 +84,10 @@ async def checkpoint(host: Host, ctx: Context, q: Checkpoint) -> CheckpointReply
     place = "" if ctx.conn.channel else str(store.place(made.session, made.id))
     shown = _shown(made, place, copied)
     return CheckpointReply(id=session.id, name=session.name, found=None, saved=shown)
+
+
+async def _end(session: Session) -> None:
+    await asyncio.shield(session.ended)
 
 
 async def _there(copies: Copies, session: Session, machine: Machine, size: int) -> There:
@@ -99,14 +105,16 @@ async def _there(copies: Copies, session: Session, machine: Machine, size: int) 
 
 
 class _Telling(Progress):
-    """The first step also says how long all will take."""
+    """The first step also says how long all will take. From step `late` on the work goes on."""
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: Context, late: str = "") -> None:
         super().__init__(partial(ctx.conn.event, "progress", request=ctx.number))
+        self._late = late
 
     def __call__(self, step: str, done: int, **more: object) -> None:
         if step == EXAMINED:
             more["seconds"] = preflight.seconds(done)
+        self.stops = self.stops and step != self._late
         super().__call__(step, done, **more)
 
 
