@@ -114,6 +114,38 @@ def test_r3_a_restore_asks_although_the_move_had_only_begun(
     assert world.asked == ["vault"] and world.went == [("vault", 100)]
 
 
+@pytest.mark.parametrize(
+    ("note", "target", "there"),
+    [
+        ({"machine": "vault", "key": "k", "offered": False}, None, False),
+        ({"machine": "vault", "key": "k"}, None, False),
+        ({"machine": "vault", "key": "k"}, "vault", True),
+        ({"machine": "vault", "key": "k", "offered": False}, "vault", True),
+        ({"machine": "vault", "key": "k", "offered": True}, None, True),
+    ],
+)
+def test_r3_a_session_that_came_back_from_a_move_is_not_awaited_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, note: dict[str, Any], target: str | None, there: bool
+) -> None:
+    """The other machine has given it back, and it could not be restored here so far."""
+    world = World(monkeypatch, {"vault": 0})
+    engine: Any = world.copies._engine
+    row: Any = SimpleNamespace(id=ID, name="work", state="checkpointed", reason="saved", ended=1.0)
+    engine.ended[ID] = row
+    said = list[str]()
+    engine.incarnations = SimpleNamespace(coming={}, refuse_if_saved=said.append)
+    world.copies.sending.noted = lambda session, name: note
+    monkeypatch.setattr(world.copies.moving, "target", lambda session: target, raising=False)
+    found = {"machine": "vault", "key": "k", "epoch": None} if there else None
+    assert world.copies.elsewhere(row) == found
+    if there:
+        with pytest.raises(HoldfastError, match="is being moved to vault"):
+            world.copies.refuse("work")
+    else:
+        world.copies.refuse("work")
+    assert said == ([] if there else ["work"])
+
+
 class Over(BaseException):
     """The time of the test is over."""
 

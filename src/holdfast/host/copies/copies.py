@@ -215,8 +215,10 @@ class Copies:
         """The machine that has the session of this row, or takes it over: `epoch` is null then."""
         if row.id in self._engine.incarnations.coming:
             return None
-        note = self.sending.noted(row.id, MOVE)
-        if note is not None and (row.state in (MOVED, COPIED) or not note.get("epoch")):
+        note, away = self.sending.noted(row.id, MOVE), row.state in (MOVED, COPIED)
+        if note is not None and not note.get("epoch"):  # else it is to come back here
+            away = away or bool(note.get("offered")) or self.moving.target(row.id) is not None
+        if note is not None and away:
             return {"machine": note["machine"], "key": note["key"], "epoch": note.get("epoch")}
         if row.state == COPIED and (found := self.received.of(row.id)):
             newest = found[-1]
