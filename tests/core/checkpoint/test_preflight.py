@@ -127,3 +127,12 @@ def test_r2_unread_input_is_named() -> None:
 )
 def test_r2_errors_of_criu_are_put_into_words(error: str, says: str) -> None:
     assert says in explain(error)
+
+
+def test_r2_an_unknown_error_of_criu_does_not_begin_with_noise() -> None:
+    noise = (
+        "(00.000021) Error (criu/util.c:1509): rlimit: Can't setup RLIMIT_NOFILE for self: "
+        "Operation not permitted"
+    )
+    assert explain(f"{noise}; Error (criu/x.c:1): x; Error: y") == "Error (criu/x.c:1): x; Error: y"
+    assert explain(noise) == noise

@@ -227,9 +227,12 @@ _MEANINGS: Final = tuple(
 )
 
 
+_NOISE: Final = "Can't setup RLIMIT_NOFILE"  # CRIU goes on without more descriptors
+
+
 def explain(text: str) -> str:
-    """CRIU's reason in words; the text itself if it is unknown."""
+    """CRIU's reason in words; the text itself, without noise, if it is unknown."""
     for pattern, meaning in _MEANINGS:
         if found := pattern.search(text):
             return found.expand(meaning)
-    return text
+    return "; ".join(one for one in text.split("; ") if _NOISE not in one) or text
