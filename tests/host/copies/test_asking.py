@@ -8,8 +8,10 @@ from typing import Any, Final
 
 import pytest
 
-from holdfast.host.copies import copies, errands
+from holdfast.host.copies import asking, errands
+from holdfast.host.copies.asking import Asking
 from holdfast.host.copies.copies import Copies
+from holdfast.host.runtime.progress import Progress
 from holdfast.host.storage import store
 from holdfast.model.errors import HoldfastError, Unavailable
 
@@ -20,26 +22,27 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, said: dict[str, Any]) -> None:
         """`said`: by machine, the epoch or the error of its answer."""
         self.said, self.asked, self.went = said, list[str](), list[tuple[str, int]]()
-        self.away: dict[str, Any] = {key: {"epoch": 5} for key in said}
+        self.away: dict[str, Any] = {key: {"epoch": 5, "machine": key} for key in said}
         made: Any = Copies
         self.copies = made.__new__(Copies)
-        engine = SimpleNamespace(ended={}, sessions={ID: 1}, unreachable={})
+        engine: Any = SimpleNamespace(ended={}, sessions={ID: 1}, unreachable={})
         self.copies._engine = engine
-        self.copies._asking, self.copies._heard = {}, set()
-        self.copies.sending = SimpleNamespace(
+        sending: Any = SimpleNamespace(
             away=lambda session: self.away, noted=lambda session, name: None
         )
+        self.copies.sending = sending
+        self.copies.asking = Asking(engine, sending, self.copies)
         self.copies.moving = SimpleNamespace(refuse_under_way=lambda session, name: None)
         self.copies.trusted = lambda key: SimpleNamespace(name=key)
         self.copies.gone = self.gone
-        monkeypatch.setattr(errands, "ask", self.answer)
+        monkeypatch.setattr(errands, "ask_each", self.answer)
 
-    async def answer(self, machine: Any, op: str, wait_s: float, **fields: Any) -> Any:
+    async def answer(self, machine: Any, op: str, wait_s: float, each: list[Any]) -> Any:
         self.asked.append(machine.name)
         said = self.said[machine.name]
         if isinstance(said, Exception):
             raise said
-        return {"epoch": said, "at": None}
+        return [{"epoch": said, "at": None} for _ in each]
 
     async def gone(self, session: str, name: str, key: str, epoch: int) -> None:
         self.went.append((name, epoch))
@@ -74,7 +77,7 @@ def test_r3_a_machine_that_gives_no_answer_is_asked_again(
     for _ in range(2):
         asyncio.run(world.copies.may_wake(ID))
     assert world.asked == ["vault", "attic"] * 3
-    world.copies._heard.clear()
+    world.copies.asking.heard.clear()
     world.said["attic"] = 100
     with pytest.raises(HoldfastError, match="goes on"):
         asyncio.run(world.copies.may_wake(ID))
@@ -150,35 +153,65 @@ class Over(BaseException):
     """The time of the test is over."""
 
 
-@pytest.mark.parametrize("sessions", [1, copies.ASKED_AT_ONCE, 3 * copies.ASKED_AT_ONCE])
-def test_r3_a_round_asks_about_several_sessions_at_a_time(
-    monkeypatch: pytest.MonkeyPatch, sessions: int
+def test_r3_each_machine_is_asked_once_about_all_sessions_and_all_machines_at_once(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each question fails; all sessions are asked about."""
+    """A machine that fails, or answers about some sessions only, keeps no other from its answer."""
 
     async def run() -> None:
-        world = World(monkeypatch, {})
-        known = [f"{number:012x}" for number in range(sessions)]
-        asked, now, most, full = list[str](), 0, 0, asyncio.Event()
+        known = [f"{number:012x}" for number in range(20)]
+        world = World(monkeypatch, {"vault": 0, "attic": 0, "cellar": 0})
+        world.copies._engine.sessions = dict.fromkeys(known)
+        asked, full = list[str](), asyncio.Event()
 
-        async def ask(session: str) -> bool:
-            nonlocal now, most
-            asked.append(session)
-            now += 1
-            most = max(most, now)
-            if most == min(sessions, copies.ASKED_AT_ONCE):
+        async def answer(machine: Any, op: str, wait_s: float, each: list[Any]) -> Any:
+            assert [one["id"] for one in each] == known
+            asked.append(machine.name)
+            if len(asked) == 3:
                 full.set()
             await full.wait()
-            now -= 1
-            raise Unavailable("x")
+            if machine.name == "vault":
+                raise Unavailable("x")
+            if machine.name == "attic":
+                return [{"epoch": 0}, {"error": {}}, *({"epoch": 6} for _ in known[2:5])]
+            return [{"epoch": 0} for _ in known]
 
-        world.copies.ask = ask
+        monkeypatch.setattr(errands, "ask_each", answer)
         async with asyncio.timeout(30):
-            await world.copies._ask_all(known)
-        assert sorted(asked) == known
-        assert most == min(sessions, copies.ASKED_AT_ONCE)
+            assert await world.copies.asking.about(known) == {*known[2:5]}
+        assert sorted(asked) == ["attic", "cellar", "vault"]
+        assert world.went == [("attic", 6)] * 3
+        assert not world.copies.asking.heard
+        del world.away["vault"]
+        await world.copies.asking.about(known)
+        assert world.copies.asking.heard == {known[0]}
 
     asyncio.run(run())
+
+
+def test_r3_a_session_that_ended_long_ago_is_asked_about_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, {"vault": 0})
+    asks, engine = world.copies.asking, world.copies._engine
+    monkeypatch.setattr(asking, "time", SimpleNamespace(time=lambda: 10_000.0))
+    pauses = list[float]()
+    for ended in (None, 9_950.0, 9_000.0, 1.0):
+        asks._asked = {ID: 0.0}
+        if ended is not None:
+            engine.ended[ID] = SimpleNamespace(state="ended", ended=ended)
+        pauses.append(next(now for now in range(1000) if asks._due(ID, now)))
+    assert pauses == [0, 5, 100, asking.SELDOM_S]
+    assert asks._due("another", 0.0)
+
+
+def test_r2_a_restore_says_which_machines_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, {"vault": 0, "attic": Unavailable("x")})
+    told = list[Any]()
+    tell = Progress(lambda **facts: told.append(facts))
+    asyncio.run(world.copies.refuse_gone(ID, tell=tell))
+    [one] = told
+    assert one["step"] == "asks vault, attic" and one["until"] and one["stops"]
 
 
 def test_r3_notes_are_read_in_a_thread_and_only_for_a_round(
@@ -197,17 +230,17 @@ def test_r3_notes_are_read_in_a_thread_and_only_for_a_round(
 
     async def sleep(seconds: float) -> None:
         nonlocal clock
-        clock += seconds if len(rounds) < 3 else copies.ASK_AGAIN_S + 1
+        clock += seconds if len(rounds) < 3 else asking.ASK_AGAIN_S + 1
         try:
             world.copies._engine.uplinks.state = next(states)
         except StopIteration:
             raise Over from None
 
     world.copies._engine.halter = SimpleNamespace(in_thread=in_thread)
-    monkeypatch.setattr(copies, "time", SimpleNamespace(monotonic=lambda: clock))
+    monkeypatch.setattr(asking, "time", SimpleNamespace(monotonic=lambda: clock))
     monkeypatch.setattr(asyncio, "sleep", sleep)
     with pytest.raises(Over):
-        asyncio.run(world.copies._watch())
-    later = 1004.0 + copies.ASK_AGAIN_S + 1
-    assert rounds == [1000.0, 1001.0, 1004.0, later, later + copies.ASK_AGAIN_S + 1]
+        asyncio.run(world.copies.asking.watch())
+    later = 1004.0 + asking.ASK_AGAIN_S + 1
+    assert rounds == [1000.0, 1001.0, 1004.0, later, later + asking.ASK_AGAIN_S + 1]
     assert world.asked == ["vault"] * 5

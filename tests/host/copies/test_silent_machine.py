@@ -10,8 +10,9 @@ import pytest
 
 from holdfast.client.engine.engine import Engine
 from holdfast.client.gone import HostGone
+from holdfast.courier import __main__ as courier
 from holdfast.courier import delivery
-from holdfast.model.errors import TimedOut
+from holdfast.model.errors import NotFound, TimedOut
 
 Json = dict[str, Any]
 
@@ -78,3 +79,19 @@ def test_r2_a_machine_that_answers_pings_has_time(impatient: None, tmp_path: Pat
         assert (await work)["sent"] == 0
 
     asyncio.run(run())
+
+
+def test_r3_one_request_without_an_answer_keeps_no_reply_from_the_others() -> None:
+    class Some:
+        async def ask(self, op: str, wait_s: float, *, id: str) -> Json:
+            if id == "silent":
+                await asyncio.Event().wait()
+            if id == "unknown":
+                raise NotFound("x")
+            return {"epoch": id}
+
+    each = [{"id": one} for one in ("a", "silent", "unknown", "b")]
+    errand: Json = {"op": "copies.taken", "wait_s": 0.2, "each": each}
+    a, silent, unknown, b = asyncio.run(courier.ask_each(cast(Engine, Some()), errand))
+    assert (a, b) == ({"epoch": "a"}, {"epoch": "b"})
+    assert silent["error"]["name"] == TimedOut.name and unknown["error"]["name"] == NotFound.name

@@ -61,8 +61,8 @@ def test_r2_a_client_that_gives_up_after_the_save_hears_what_was_saved(
             await asyncio.sleep(0)
         assert not ended.cancelled() and not request.done()
         ended.set_result(None)
-        said = await request
-        assert said.saved.checkpoint == ctx.act.outcome["checkpoint"] == MADE.id
+        said = (await request).saved
+        assert said is not None and said.checkpoint == ctx.act.outcome["checkpoint"] == MADE.id
         assert told == [("examined", True), ("stored", False), ("stopped", False)]
 
     asyncio.run(run())

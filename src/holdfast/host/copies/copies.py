@@ -2,8 +2,8 @@
 
 A session has one home. Another machine takes it over by a move, in which this machine has let go
 first, or because an operator there states that this machine is lost. In the second case this
-machine ends its incarnation as soon as it hears of it: it asks the machines that have copies when
-it starts, before it starts a session anew, when a relay is reached again, and from time to time.
+machine ends its incarnation as soon as it hears of it: it asks the machines that have copies
+(asking.py).
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from holdfast.core.checkpoint import copies
 from holdfast.core.checkpoint.copies import SHARED, Copy
 from holdfast.core.record.record import host_fact
 from holdfast.host.checkpoints.incarnations import Restored
-from holdfast.host.copies import arrive, errands, trees, trusted
+from holdfast.host.copies import arrive, trees, trusted
 from holdfast.host.copies.arrive import COPIED, MOVED
-from holdfast.host.copies.moving import Moving
+from holdfast.host.copies.asking import ASK_S, Asking
+from holdfast.host.copies.moving import WITHDRAW_S, Moving
 from holdfast.host.copies.outgoing import Outgoing
 from holdfast.host.copies.received import Received
 from holdfast.host.copies.sending import MOVE, Sending
 from holdfast.host.leases.fences import Waiting, silent
 from holdfast.host.processes.halt import execution
-from holdfast.host.runtime.notify import log_errors
+from holdfast.host.runtime.progress import Progress
 from holdfast.host.runtime.tasks import to_the_end, wait_out
 from holdfast.host.storage import store
 from holdfast.host.storage.store import SessionRow
@@ -41,13 +42,8 @@ if TYPE_CHECKING:
     from holdfast.host.session.session import Session
 
 Json = dict[str, Any]
-ASK_S: Final = 10.0  # for another machine to say whether it has taken a session over
-ASK_AGAIN_S: Final = 10.0  # or ASK_EACH_S for each session, if that is longer
-ASK_EACH_S: Final = 1.0  # each question is a process
-ASKED_AT_ONCE: Final = 4  # sessions
 OFFERED_S: Final = 7 * 86400.0  # after this time an incomplete copy is forgotten
 TOLD_S: Final = 2.0  # between two messages to a client that waits for a restore or a move
-LOOK_S: Final = 1.0  # between two looks at the lines to the relays
 TAKEN_OVER: Final = "taken_over"  # the kind of the entry in the record
 
 
@@ -64,12 +60,11 @@ class Copies:
         self.received = Received(engine.home.state, quota)
         self.sending = Sending(engine, engine.incarnations.checkpoints, identity)
         self._taking: dict[str, asyncio.Lock] = {}
-        self._asking: dict[str, asyncio.Lock] = {}
-        self._heard = set[str]()  # sessions about which every machine has answered this host
         checkpoints, own = engine.incarnations.checkpoints, identity.public
         checkpoints.trusted = lambda maker: maker == own or maker in self._makers
         self._makers = set[bytes]()
         self.moving = Moving(engine, self.sending, self)
+        self.asking = Asking(engine, self.sending, self)
         self.outgoing = Outgoing(engine, self.sending, self.ask)
 
     def trust_makers(self) -> None:
@@ -96,7 +91,7 @@ class Copies:
             self._engine.events.note(session, "session.copy_failed", facts)
         for session in self.moving.unfinished():
             self._engine.tasks.spawn(self.moving.settle(session))
-        self._engine.tasks.spawn(self._watch())
+        self._engine.tasks.spawn(self.asking.watch())
 
     def _runs(self, session: str) -> bool:
         return session in self._engine.sessions or session in self._engine.unreachable
@@ -230,8 +225,11 @@ class Copies:
         row = self._engine.ended.get(session)
         return row is not None and row.state == COPIED
 
-    async def refuse_gone(self, session: str, lost: bool = False) -> None:
+    async def refuse_gone(
+        self, session: str, lost: bool = False, tell: Progress | None = None
+    ) -> None:
         """Refuse to bring a session back that goes on at another machine."""
+        tell = tell or Progress()
         self.moving.refuse_under_way(session, session)
         note = self.sending.noted(session, MOVE)
         if note is not None and not note.get("epoch"):
@@ -239,11 +237,15 @@ class Copies:
                 self.sending.note(session, MOVE, None)
                 if lost:
                     return
-            elif not await self.moving.settled(session, note):
-                raise Refused(
-                    f"{note['machine']} may have taken the session over, and does not answer",
-                    f"try again, or state that {note['machine']} is gone: --lost",
-                )
+            else:
+                tell.until(f"asks {note['machine']}", 0, time.time() + WITHDRAW_S)
+                if not await self.moving.settled(session, note):
+                    raise Refused(
+                        f"{note['machine']} may have taken the session over, and does not answer",
+                        f"try again, or state that {note['machine']} is gone: --lost",
+                    )
+        if asked := self.asking.machines(session):
+            tell.until(f"asks {', '.join(asked)}", 0, time.time() + ASK_S)
         if await self.ask(session):
             found = self.sending.noted(session, MOVE) or {}
             raise Refused(
@@ -255,7 +257,7 @@ class Copies:
 
     async def may_wake(self, session: str) -> None:
         """Refuse to wake an evicted session that was taken over while this host was away."""
-        if session not in self._heard:
+        if session not in self.asking.heard:
             await self.refuse_gone(session)
 
     def received_copies(self, session: str) -> list[Copy]:
@@ -414,62 +416,9 @@ class Copies:
 
     # ------------------------------------------------------------ gone elsewhere
 
-    async def _watch(self) -> None:
-        """Ask whether sessions were taken over: at the start, after a loss of the relay, later."""
-        asked, before, pause = -math.inf, "", ASK_AGAIN_S
-        while True:
-            now, state = time.monotonic(), self._engine.uplinks.state
-            again = state == "registered" != before
-            before = state
-            if again or now - asked > pause:
-                with log_errors("questions about copies"):
-                    sessions = await self._engine.halter.in_thread(self._away)
-                    pause = max(ASK_AGAIN_S, ASK_EACH_S * len(sessions))
-                    await self._ask_all(sessions)
-                asked = time.monotonic()  # a machine that is silent makes a round long
-                pause = max(pause, asked - now)
-            await asyncio.sleep(LOOK_S)
-
-    def _away(self) -> list[str]:
-        """In a thread: the sessions of which other machines have copies."""
-        return [one for one in self.sending.sessions() if self.sending.away(one)]
-
-    async def _ask_all(self, sessions: list[str]) -> None:
-        slots = asyncio.Semaphore(ASKED_AT_ONCE)
-
-        async def ask(session: str) -> None:
-            async with slots:
-                with log_errors("a question about a copy"), contextlib.suppress(HoldfastError):
-                    await self.ask(session)
-
-        async with asyncio.TaskGroup() as group:
-            for session in sessions:
-                group.create_task(ask(session))
-
     async def ask(self, session: str) -> bool:
         """Whether the session went to another machine; ends what is left of it here if so."""
-        async with self._asking.setdefault(session, asyncio.Lock()):
-            return await self._ask(session)
-
-    async def _ask(self, session: str) -> bool:
-        row = self._engine.ended.get(session)
-        if row is not None and row.state in (MOVED, COPIED):
-            return True
-        if not self._runs(session) and self.sending.noted(session, MOVE) is not None:
-            return True
-        heard, away = set[str](), self.sending.away(session)
-        for key, sent in away.items():
-            with contextlib.suppress(HoldfastError, TimeoutError):
-                machine = self.trusted(key)
-                said = await errands.ask(machine, "copies.taken", ASK_S, id=session)
-                epoch = errands.epoch_of(said)
-                heard.add(key)
-                if epoch > sent.get("epoch", 0):  # else it came back since
-                    await self.gone(session, machine.name, key, epoch)
-                    return True
-        if heard == away.keys():
-            self._heard.add(session)
-        return False
+        return session in await self.asking.about([session])
 
     async def gone(self, session_id: str, name: str, key: str, epoch: int) -> None:
         """The session goes on at another machine: end its incarnation here, whatever it does."""

@@ -17,6 +17,7 @@ Json = dict[str, Any]
 # Bytes that arrived, of all; the wall clock's time when a silent machine is given up, or 0.0.
 Told = Callable[[int, int, float], None]
 ASK_S: Final = 15.0
+STARTS_S: Final = 5.0  # for the courier to start on a busy machine
 LINE_BYTES: Final = 4 << 20
 SILENCE_S: Final = 900.0  # between two lines of the courier
 
@@ -31,6 +32,17 @@ async def ask(machine: Machine, op: str, wait_s: float = ASK_S, /, **fields: Any
     try:
         async with asyncio.timeout(wait_s):
             return await run(machine, errand)
+    except TimeoutError:
+        raise TimedOut(f"{machine.name} does not answer", "try again") from None
+
+
+async def ask_each(machine: Machine, op: str, wait_s: float, each: list[Json]) -> list[Json]:
+    """The replies to many requests, by one courier; `error` is in the place of a reply."""
+    errand = {"op": op, "wait_s": wait_s, "each": each}
+    try:
+        async with asyncio.timeout(wait_s + STARTS_S):
+            replies: list[Json] = (await run(machine, errand))["replies"]
+            return replies
     except TimeoutError:
         raise TimedOut(f"{machine.name} does not answer", "try again") from None
 

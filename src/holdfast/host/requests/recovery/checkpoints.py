@@ -229,7 +229,8 @@ async def restore(host: Host, ctx: Context, q: Restore) -> Restored:
     found = engine.find_any(q.session)
     if found.id not in engine.sessions and engine.copies.is_copy(found.id):
         return await _take_over(host, ctx, q, found.id)
-    await engine.copies.refuse_gone(found.id, q.lost is True)
+    tell = _Telling(ctx)
+    await engine.copies.refuse_gone(found.id, q.lost is True, tell)
     row = engine.incarnations.row_of(q.session)
     word = q.checkpoint if isinstance(q.checkpoint, str) else ""
     if not word and not engine.incarnations.saved_session(row.id):
@@ -244,7 +245,7 @@ async def restore(host: Host, ctx: Context, q: Restore) -> Restored:
     # The label of a contained session says what the session sees.
     details = {"checkpoint": manifest.id, "contained": str("sees" in manifest.label)}
     await engine.door.enter(ctx.act, ProposedAct("restore", details=details, wait_s=q.hold))
-    loop, tell = asyncio.get_running_loop(), _Telling(ctx)
+    loop = asyncio.get_running_loop()
     tell(EXAMINED, manifest.bytes)
 
     def unpacked(count: int) -> None:
