@@ -8,6 +8,7 @@ names are not searched elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final, NamedTuple
 
 from holdfast.model.errors import Ambiguous, NotFound
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.model.jsontext import Json
 
 SEARCH_S: Final = 3.0  # for the answers of all known machines
+ODD: Final = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 class Found(NamedTuple):
@@ -84,15 +86,22 @@ def best(answers: dict[str, Json], here: Json) -> tuple[str, Json] | None:
     """The machine with the best answer about a reference, if it is better than that of `here`.
 
     A machine that has the session is better than one that leads elsewhere; then the later
-    incarnation counts.
+    incarnation counts. An odd answer does not.
     """
 
-    def rank(answer: Json) -> tuple[bool, bool, int]:
-        epoch = (answer.get("elsewhere") or answer.get("session") or {}).get("epoch") or 0
-        return answer["known"], not went(answer), int(epoch)
+    ranks = dict[str, tuple[bool, bool, int]]()
+    for name, answer in answers.items():
+        with contextlib.suppress(*ODD):  # another machine may say anything
+            ranks[name] = _rank(answer)
+    found = max(ranks, key=lambda name: ranks[name], default=None)
+    if found is None or ranks[found] <= _rank(here):
+        return None
+    return found, answers[found]
 
-    found = max(answers.items(), key=lambda one: rank(one[1]), default=None)
-    return found if found is not None and rank(found[1]) > rank(here) else None
+
+def _rank(answer: Json) -> tuple[bool, bool, int]:
+    epoch = (answer.get("elsewhere") or answer.get("session") or {}).get("epoch") or 0
+    return answer["known"] is True, not went(answer), int(epoch)
 
 
 LISTED: Final = 8  # names in a message

@@ -19,7 +19,7 @@ from holdfast.faces.cli.output import clean, duration, put_json, table
 from holdfast.home import machines as known
 from holdfast.home import relays
 from holdfast.model import address, signing
-from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, Unavailable, Usage
+from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, PeerFault, Unavailable, Usage
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AT_ONCE = 16  # machines that are asked in parallel
+ODD_ANSWER = "its answer is odd"
 TOKEN_CHARS = 512
 SETTLE_S = 5.0  # how long `host connect` waits for the relay's answer
 LOOK_S = 0.1
@@ -325,9 +326,10 @@ class Everywhere(Generic[T]):
             try:
                 connection.connect()
                 answer = self._question(connection)
-            except HoldfastError as e:
+            except (HoldfastError, *everywhere.ODD) as e:
+                why = e.message if isinstance(e, HoldfastError) else ODD_ANSWER
                 with self._change:
-                    self._failed[machine.name] = clean(e.message)
+                    self._failed[machine.name] = clean(why)
                     self._change.notify_all()
             else:
                 with self._change:
@@ -340,35 +342,44 @@ class Everywhere(Generic[T]):
 def find_elsewhere(args: Namespace, word: str) -> str:
     """MACHINE/ID of a session that this machine does not have; NotFound or Ambiguous."""
 
-    def look(connection: Link) -> Json | None:
+    def look(connection: Link) -> tuple[str, str] | None:
         try:
             found = connection.request("get", session=word)
         except NotFound:
             return None
-        return None if found["state"] == "moved" else found
+        return None if found["state"] == "moved" else (str(found["id"]), str(found["name"]))
 
     asked = Everywhere(args, look).asked(everywhere.SEARCH_S)
     found = [
-        everywhere.Found(machine, str(one["id"]), str(one["name"]))
-        for machine, one in asked.answers.items()
-        if one is not None
+        everywhere.Found(machine, *one) for machine, one in asked.answers.items() if one is not None
     ]
     chosen = everywhere.decide(word, found, asked.unreachable)
     return f"{chosen.machine}/{chosen.id}"
 
 
-def resolve_elsewhere(args: Namespace, ref: str, here: Json) -> tuple[str, Json] | None:
-    """The known machine that knows a reference best, and its answer.
+def resolve_elsewhere(
+    args: Namespace, ref: str, here: Json, shown: Callable[[Json], str]
+) -> tuple[str, Json] | None:
+    """The known machine that knows a reference best, and its answer, which can be `shown`.
 
     `here`: the answer of this machine. A machine that it names is found by its key; if that is not
     known here, all known machines are asked.
     """
+
+    def question(connection: Link) -> Json:
+        answer = connection.request("resolve", ref=ref)
+        try:
+            shown(answer)
+        except everywhere.ODD:
+            raise PeerFault(ODD_ANSWER) from None
+        return answer
+
     by_key = {signing.show(one.key): one for one in _chosen(args, known.listing(_home()))}
     answer = here
     while (machine := by_key.pop(everywhere.went(answer), None)) is not None:
         connection = _to(args, machine)
         try:
-            answer = connection.request("resolve", ref=ref)
+            answer = question(connection)
         except HoldfastError as e:
             print(f"holdfast: {machine.name} did not answer: {clean(e.message)}", file=sys.stderr)
             break
@@ -376,7 +387,7 @@ def resolve_elsewhere(args: Namespace, ref: str, here: Json) -> tuple[str, Json]
             connection.close()
         if answer["known"] and not everywhere.went(answer):
             return machine.name, answer
-    asked = Everywhere(args, lambda one: one.request("resolve", ref=ref)).asked(everywhere.SEARCH_S)
+    asked = Everywhere(args, question).asked(everywhere.SEARCH_S)
     for name, why in asked.unreachable.items():
         print(f"holdfast: {name} did not answer: {why}", file=sys.stderr)
     return everywhere.best(asked.answers, here)

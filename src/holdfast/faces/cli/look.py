@@ -283,28 +283,33 @@ def resolve(args: Namespace) -> int:
     if left and os.path.exists(connection.home.machines):
         from holdfast.faces.cli import fleet
 
-        if (found := fleet.resolve_elsewhere(args, args.ref, result)) is not None:
+        found = fleet.resolve_elsewhere(args, args.ref, result, lambda one: _told(args.ref, one))
+        if found is not None:
             place, result = f"on {found[0]}", {**found[1], "machine": found[0]}
     if args.json:
         put_json(result)
-    elif not result["known"]:
-        forgotten = result["state"] == "not known any more"
-        print(f"{args.ref}: {'no longer known' if forgotten else result['state']}")
-    elif result["state"] == "ended":
-        code = result["exit_code"]
-        print(f"{args.ref}: ended" + (", exit code not known" if code is None else f" with {code}"))
-    elif result["session"]["liveness"]["process"] == "ended":
-        print(clean(f"{args.ref}: {_standing(result, place)}"))
     else:
-        s = result["session"]
-        more = ""
-        if "act" in result:
-            more = f"; act {result['act']}{_left(result)}"
-        elif "kept" in result:
-            more = f"; output {'kept' if result['kept'] else 'rolled off'}"
-        here = f"{place} ({s['name']}, idle {duration(s['idle_s'])})"
-        print(clean(f"{args.ref}: {result['state']}, {here}{more}"))
+        print(clean(_told(args.ref, result, place)))
     return 0 if result["known"] else 3
+
+
+def _told(ref: str, result: Json, place: str = "") -> str:
+    if not result["known"]:
+        forgotten = result["state"] == "not known any more"
+        return f"{ref}: {'no longer known' if forgotten else result['state']}"
+    if result["state"] == "ended":
+        code = result["exit_code"]
+        return f"{ref}: ended" + (", exit code not known" if code is None else f" with {code}")
+    if result["session"]["liveness"]["process"] == "ended":
+        return f"{ref}: {_standing(result, place)}"
+    s = result["session"]
+    more = ""
+    if "act" in result:
+        more = f"; act {result['act']}{_left(result)}"
+    elif "kept" in result:
+        more = f"; output {'kept' if result['kept'] else 'rolled off'}"
+    here = f"{place} ({s['name']}, idle {duration(s['idle_s'])})"
+    return f"{ref}: {result['state']}, {here}{more}"
 
 
 def _standing(result: Json, place: str) -> str:
