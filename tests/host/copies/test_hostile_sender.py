@@ -183,7 +183,7 @@ def test_t4_an_invented_id_deletes_and_reads_nothing(tmp_path: Path, name: str) 
     received.commit(SESSION, CHECKPOINT, "desk")
     before = sorted(tmp_path.rglob("*"))
     attempts: list[Callable[[], object]] = [
-        lambda: received.remove(name),
+        lambda: received.drop(name),
         lambda: received.offer(name, CHECKPOINT, "desk", SHA, 10, 1),
         lambda: received.offer(SESSION, name, "desk", SHA, 10, 1),
         lambda: received.missing(name, CHECKPOINT, "desk", 0),

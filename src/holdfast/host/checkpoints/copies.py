@@ -12,7 +12,6 @@ while it writes.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -104,9 +103,3 @@ class Copies:
             self._files.rename(f"{place}/{forms.COMING}", f"{place}/{forms.NAME}")
         for directory in (place, self._top, str(self._checkpoints.top)):
             self._files.sync_path(directory)
-
-    def give_up(self, expected: Header) -> None:
-        """Forget a copy that will not go on."""
-        with contextlib.suppress(OSError):
-            self._files.unlink(f"{self._top}/{expected.id}/{forms.COMING}")
-        self._checkpoints.sweep_session(self._session)

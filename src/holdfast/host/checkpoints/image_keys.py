@@ -1,11 +1,9 @@
 """The keys of a session's checkpoints: who may open them.
 
     keys/KEY/MACHINE     the secret KEY, sealed to the X25519 key MACHINE (both in hexadecimal)
-    keys/KEY/retired     a machine was removed; the next checkpoint gets another secret
 
 A session has one key for all its checkpoints, so that they share objects. The machines that may
-open it are the files of its directory. Removing a machine removes its file and retires the key: it
-may have opened the older checkpoints already, but cannot open the next.
+open it are the files of its directory.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from holdfast.host.storage.spool_files import Files
 from holdfast.model import agreement
 from holdfast.model.errors import Impossible
 
-_RETIRED: Final = "retired"
 _FRESH: Final = "newest"
 
 
@@ -37,7 +34,7 @@ class ImageKeys:
     def current(self) -> ImageKey:
         """The key of the next checkpoint: the last one, or a fresh one."""
         last = self._newest()
-        if last and _RETIRED not in self._names(last):
+        if last:
             with contextlib.suppress(Impossible):
                 return self.open(last)
         machines = {*self.machines(last)} if last else set()
@@ -84,14 +81,6 @@ class ImageKeys:
         write_whole(self._files, f"{self._place}/{key_id}", machine.hex(), wrapped)
         for directory in (self._place, self._above):
             self._files.sync_path(directory)
-
-    def remove(self, machine: bytes) -> None:
-        """A machine may no longer open checkpoints: new ones get another key."""
-        for key_id in self._ids():
-            if machine in self.machines(key_id):
-                write_whole(self._files, f"{self._place}/{key_id}", _RETIRED, b"")
-                self._files.unlink(f"{self._place}/{key_id}/{machine.hex()}")
-                self._files.sync_path(f"{self._place}/{key_id}")
 
     # ------------------------------------------------------------ files
 

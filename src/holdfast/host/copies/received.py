@@ -253,9 +253,6 @@ class Received:
         except OSError:
             return ""
 
-    def bytes(self, session: str) -> int:
-        return sum(_sizes(self._place(session)))
-
     def content(self, session: str, sha: str) -> Path:
         """The file with a verified content."""
         return self._object(session, sha)
@@ -332,9 +329,6 @@ class Received:
             for path in place.iterdir():
                 if path.name != _TAKEN:
                     path.unlink()
-
-    def remove(self, session: str) -> None:
-        shutil.rmtree(self._place(session), ignore_errors=True)
 
     # ------------------------------------------------------------ paths
 
