@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.session import lifecycle
 from holdfast.host.acts.record_recovery import go_on_recording, retain
+from holdfast.host.checkpoints import finishing
 from holdfast.host.leases.fence import Awaited
 from holdfast.host.lifecycle import prepare
 from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX
@@ -211,7 +212,8 @@ class Rediscovery:
             self._engine.near_end.interruptions.returns(session_id)
         session = self._engine.make_session(record, link, label)
         if restoring is not None:
-            await self._engine.incarnations.finish(session, *restoring)
+            checkpoints = self._engine.incarnations.checkpoints
+            await finishing.finish(self._engine, checkpoints, session, *restoring)
         session.pace.await_return(record.viewers)
         halted = await self._engine.read_layout_and_gate(session, adopted=True) is not None
         if halted and await self._engine.branches.stands(session, was):
@@ -226,7 +228,8 @@ class Rediscovery:
     ) -> tuple[Unfinished, Manifest] | None:
         """What the last host left to do of a restore; without its checkpoint nothing can be."""
         try:
-            return await self._engine.incarnations.go_on(session_id, link)
+            checkpoints = self._engine.incarnations.checkpoints
+            return await finishing.go_on(self._engine, checkpoints, session_id, link)
         except (HoldfastError, OSError, ValueError, KeyError) as e:
             self._engine.events.note(session_id, "session.restored", {"unfinished": str(e)[:200]})
             return None

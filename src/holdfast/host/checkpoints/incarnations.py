@@ -9,20 +9,18 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from holdfast.core.checkpoint import manifest as forms
 from holdfast.core.checkpoint import preflight
 from holdfast.core.checkpoint.manifest import Manifest
 from holdfast.core.session import lifecycle
 from holdfast.home import Home, keys
-from holdfast.host.checkpoints import halts, past, restore, unfinished
+from holdfast.host.checkpoints import finishing, halts, restore, unfinished
 from holdfast.host.checkpoints.packing import Done
 from holdfast.host.checkpoints.past import Past
 from holdfast.host.checkpoints.restore import Prepared
 from holdfast.host.checkpoints.store import Checkpoints, write_plan
-from holdfast.host.checkpoints.unfinished import Unfinished
-from holdfast.host.connections.closed import tell_closed
+from holdfast.host.checkpoints.unfinished import How, Unfinished
 from holdfast.host.lifecycle import limits
 from holdfast.host.lifecycle.beginning import Beginning, Complete
 from holdfast.host.lifecycle.nursery import TreeChanged
@@ -50,7 +48,6 @@ GONE_S: Final = 30.0  # for the keeper of the last incarnation to exit
 LOOK_S: Final = 0.02
 Take = Callable[[SessionRow], Awaitable[None]]
 Claimed = Callable[[int], None]
-How = Literal["restore", "move"]
 
 
 class Engine(Protocol):
@@ -363,7 +360,8 @@ class Incarnations:
                 f"{manifest.id} was removed meanwhile",
                 "`holdfast checkpoint --list` lists the checkpoints",
             )
-        last, beside = row.epoch, await self._beside(manifest)
+        last, journal = row.epoch, self._engine.journal
+        beside = await finishing.beside(journal, self.checkpoints, manifest)
         if manifest.ended and last == manifest.epoch:  # no act went on after the checkpoint
             beside = beside._replace(in_flight=())
         try:
@@ -372,57 +370,8 @@ class Incarnations:
             row.epoch = last  # the epoch that was taken is used up, but no incarnation had it
             await self._engine.leases.give_up(row.id)
             raise
-        session = made.session
-        lost = self._tell(session, manifest, operator, steps.how, beside)
+        lost = finishing.tell(made.session, journal, manifest, operator, steps.how, beside)
         return made._replace(connections=lost, past=beside)
-
-    async def _beside(self, manifest: Manifest) -> Past:
-        ours = manifest.maker == self.checkpoints.maker
-        return await past.look(self._engine.journal, manifest, ours)
-
-    def _tell(
-        self,
-        session: Session,
-        manifest: Manifest,
-        operator: str,
-        how: How,
-        beside: Past,
-    ) -> tuple[dict[str, Any], ...]:
-        session.event(
-            "session.restored",
-            operator=operator,
-            checkpoint=manifest.id,
-            at=manifest.at,
-            epoch=session.record.epoch,
-            root_pid=session.record.root_pid,
-            in_flight=[one["act"] for one in beside.in_flight],
-            later=[one["act"] for one in beside.later],
-            **({"halted": True} if manifest.halted else {}),
-        )
-        past.tell(session, self._engine.journal, manifest.id, beside)
-        rows = manifest.connections
-        return tell_closed(session, self._engine.journal, rows, how, manifest.id)
-
-    # ------------------------------------------------------------ a restore of the last host
-
-    async def go_on(self, session: str, link: KeeperLink) -> tuple[Unfinished, Manifest] | None:
-        """Find a restore that the last host did not finish; give the keeper its screen."""
-        directory = host_only_directory(self._engine.home, session)
-        note = unfinished.read(directory, link.welcome.epoch)
-        if note is None:
-            return None
-        manifest = await asyncio.to_thread(self.checkpoints.read, session, note.checkpoint)
-        screen = await asyncio.to_thread(self.checkpoints.content, manifest, forms.SCREEN)
-        restore.show(screen, manifest, note.base, link.snapshot_fd)
-        return note, manifest
-
-    async def finish(self, session: Session, note: Unfinished, manifest: Manifest) -> None:
-        """Do what the last host had still to do for a restored session."""
-        await halts.again(self._engine.halter, session, manifest, note.operator)
-        unfinished.remove(session.host_only_directory)
-        self.checkpoints.drop_last_output(session.id)
-        beside = await self._beside(manifest)
-        self._tell(session, manifest, note.operator, note.how, beside)
 
     def running(self, session: str, name: str) -> Refused:
         """The refusal to restore a session that runs."""

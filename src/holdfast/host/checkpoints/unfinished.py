@@ -2,7 +2,7 @@
 
 The keeper has the processes as soon as the nursery has made it. It lacks the screen, the halts and
 the events of the restore, which the host adds afterwards. A host that adopts such a keeper finds
-the note and adds them (`Incarnations.go_on` and `finish`).
+the note and adds them (`finishing.go_on` and `finish`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from holdfast.host.runtime import handover_file
 
 FILE: Final = "restore"  # in the session's directory of files for the next host
 FILE_BYTES: Final = 4096
+How = Literal["restore", "move"]
 
 
 class Unfinished(NamedTuple):
@@ -25,7 +26,7 @@ class Unfinished(NamedTuple):
     epoch: int
     base: int
     operator: str
-    how: Literal["restore", "move"]
+    how: How
 
 
 def write(directory: str, note: Unfinished) -> None:
