@@ -75,7 +75,7 @@ from holdfast.host.storage.remembered import ROWS, Remembered
 from holdfast.host.storage.store import SessionRow, Store
 from holdfast.host.telemetry.counters import Counters
 from holdfast.model import signing
-from holdfast.model.errors import NotFound, Refused, Saved
+from holdfast.model.errors import NotFound, Refused, Saved, Unavailable
 from holdfast.model.limits import ENDED_KEPT_COUNT, SESSIONS_MAX
 from holdfast.model.probe import probe
 
@@ -344,7 +344,7 @@ class Engine:
         await self.nursery.spawn(request, asked.complete, asked.patience_s)
         probe("host.create.spawned")
         link = await self.rediscovery.claim(f"{self.home.run}/{record.id}{KEEPER_SUFFIX}")
-        asked.claimed(link)
+        await asked.claimed(link)
         self.ended.pop(record.id, None)
         self.near_end.interruptions.returns(record.id)
         session = self.make_session(record, link, asked.label)
@@ -383,6 +383,13 @@ class Engine:
     def keep(self, session: Session) -> None:
         """Makes a change of the session's row durable."""
         self.store.post(store.save(session.record))
+
+    async def keep_now(self, record: SessionRow) -> None:
+        """The same at once, as far as the disk allows: else as soon as it does."""
+        try:
+            await self.store.run(store.save(record))
+        except Unavailable:
+            self.store.post(store.save(record))
 
     def rename(self, session: Session, name: str) -> None:
         if name == session.name:

@@ -1,4 +1,4 @@
-"""A restore tries again once if the machine changed between its plan and its file tree (R2)."""
+"""The steps of a restore, and what a failure of each leaves (R2, S5)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from holdfast.home import Home
-from holdfast.host.checkpoints import past
-from holdfast.host.checkpoints.incarnations import Incarnations
+from holdfast.host.checkpoints import finishing, halts, past, restore
+from holdfast.host.checkpoints.incarnations import Incarnations, Restored
 from holdfast.host.checkpoints.past import Past
+from holdfast.host.checkpoints.restore import Prepared
+from holdfast.host.lifecycle.beginning import Beginning
 from holdfast.host.lifecycle.nursery import TreeChanged
 from holdfast.host.storage.store import SessionRow
 from holdfast.model.errors import Impossible, NotFound, Refused
@@ -143,3 +145,69 @@ def test_r2_an_unusable_checkpoint_of_a_lost_session_can_be_removed(
     monkeypatch.setattr(made.checkpoints, "of", lambda session: [SimpleNamespace(id="cp-1")])
     with pytest.raises(Refused, match="no other checkpoint of work"):
         asyncio.run(made.may_remove(ROW.id, "cp-1"))
+
+
+class World:
+    """A host that restores with images that are laid out. `told`: what happens, in order."""
+
+    def __init__(self, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.told, self.home = list[str](), home
+        self.row = SessionRow(**{**vars(ROW), "epoch": 2, "output_start": 9, "output_end": 9})
+        self.session: Any = SimpleNamespace(id=ROW.id, record=self.row)
+        begun = Incarnations._begun
+        self.made = incarnations(home, monkeypatch)
+        engine: Any = self.made._engine
+        self.sessions, engine.revive, engine.keep_now = engine.sessions, self.revive, self.keep_now
+        groups = SimpleNamespace(remove=lambda session: self.told.append("groups removed"))
+        engine.halter = SimpleNamespace(in_thread=asyncio.to_thread, groups=groups)
+        request: Any = SimpleNamespace(epoch=2)
+        limits: Any = None
+        kept = Path(home.state, "kept")
+        prepared = Prepared(MADE, self.row, {}, request, limits, kept, kept, b"", 9, 1.0)
+
+        async def ready(*arguments: object) -> Prepared:
+            return prepared
+
+        async def again(*arguments: object) -> None:
+            self.told.append("halted again")
+
+        def show(*arguments: object) -> None:
+            self.told.append("screen")
+
+        monkeypatch.setattr(self.made, "_begun", begun.__get__(self.made))
+        monkeypatch.setattr(self.made, "_prepared", ready)
+        monkeypatch.setattr(self.made, "_gone", again)
+        monkeypatch.setattr(restore, "show", show)
+        monkeypatch.setattr(halts, "again", again)
+        monkeypatch.setattr(finishing, "tell", lambda *arguments: ())
+        monkeypatch.setattr(self.made.checkpoints, "settle_replaced", lambda path: ())
+
+    async def revive(self, asked: Beginning) -> Any:
+        link: Any = SimpleNamespace(snapshot_fd=-1)
+        self.told.append("processes")
+        await asked.claimed(link)
+        return self.found()
+
+    def found(self) -> Any:
+        self.told.append("found")
+        self.sessions[ROW.id] = self.session
+        return self.session
+
+    async def keep_now(self, row: SessionRow) -> None:
+        assert (row.epoch, row.output_start, row.output_end) == (2, 9, 9)
+        self.told.append("row")
+
+    def restore(self) -> Restored:
+        row = self.made._engine.ended[ROW.id]
+        return asyncio.run(self.made.restore(row, MADE, "ann"))
+
+
+@pytest.fixture
+def world(home: Home, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(home, monkeypatch)
+
+
+def test_s5_no_client_sees_output_before_its_offsets_are_durably_used(world: World) -> None:
+    """The host may die at once: no later incarnation may begin at the same offset."""
+    assert world.restore().session is world.session
+    assert world.told.index("row") < world.told.index("found")

@@ -448,7 +448,7 @@ class _Forking:
         wanted = Limits(**{name: one["limit"] for name, one in limited.items()})
         return label, row, request, Wanted(wanted, frozenset(limited))
 
-    def _claimed(self, branch: Branch, dumped: Dumped, snapshot_fd: int) -> None:
+    async def _claimed(self, branch: Branch, dumped: Dumped, snapshot_fd: int) -> None:
         """The branch is restored, and no operator can act in it yet."""
         fork = self.fork
         ref = references.entry(fork.parent, fork.epoch, fork.seq)

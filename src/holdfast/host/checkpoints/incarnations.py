@@ -91,6 +91,8 @@ class Engine(Protocol):
 
     async def revive(self, asked: Beginning) -> Session: ...
 
+    async def keep_now(self, record: SessionRow) -> None: ...
+
 
 class _Steps(NamedTuple):
     """Calls of a restore: with the bytes so far, for the next epoch, before processes start.
@@ -418,9 +420,11 @@ class Incarnations:
         halter, directory = self._engine.halter, host_only_directory(self._engine.home, row.id)
         note = Unfinished(manifest.id, made.request.epoch, made.base, operator, steps.how)
 
-        def claimed(link: KeeperLink) -> None:
+        async def claimed(link: KeeperLink) -> None:
             steps.claimed(made.row.epoch)
             restore.show(made.screen, manifest, made.base, link.snapshot_fd)
+            # Durable before any client can see output: no later incarnation uses its offsets.
+            await self._engine.keep_now(made.row)
 
         try:
             await asyncio.to_thread(unfinished.write, directory, note)

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from holdfast.host.session.keeper_link import KeeperLink
 
 
-def _nothing(link: KeeperLink) -> None:
+async def _nothing(link: KeeperLink) -> None:
     return
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """`complete` adds what must come last to the request. `claimed`: called with the new keeper,
-    before the host reads its screen.
+    """`complete` adds what must come last to the request. `claimed`: awaited with the new keeper,
+    before the host reads its screen, and before a client finds the session.
     """
 
     record: SessionRow
@@ -32,4 +32,4 @@ class Beginning:
     complete: Complete
     operator: str
     patience_s: float = SPAWN_WAIT_S
-    claimed: Callable[[KeeperLink], None] = _nothing
+    claimed: Callable[[KeeperLink], Awaitable[None]] = _nothing
