@@ -21,6 +21,7 @@ from holdfast.host.leases.fence import Awaited
 from holdfast.host.lifecycle import prepare
 from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX
 from holdfast.host.people import reserved
+from holdfast.host.runtime.notify import log_errors
 from holdfast.host.session.keeper_link import KeeperLink, StaleTerm
 from holdfast.host.session.session import Session
 from holdfast.host.storage import store
@@ -31,8 +32,6 @@ from holdfast.model.probe import probe
 from holdfast.transport import unix
 
 if TYPE_CHECKING:
-    from holdfast.core.checkpoint.manifest import Manifest
-    from holdfast.host.checkpoints.unfinished import Unfinished
     from holdfast.host.engine import Engine
 
 ADOPT_WAIT_S = 2.0  # for a keeper's answer; a client waits longer than that for a new host
@@ -201,38 +200,39 @@ class Rediscovery:
         record = known.get(session_id) or prepare.row_of(
             session_id, label, link.welcome, self._engine.boot
         )
+        probe("host.keeper.claimed")
+        checkpoints = self._engine.incarnations.checkpoints
+        left = await finishing.go_on(self._engine, checkpoints, session_id, link)
+        if left is not None:  # the store may have the row of the last incarnation
+            record = left.row
+            self._engine.ended.pop(session_id, None)
         was, record.state = record.state, "detached"
         record.name = str(label.get("name", record.name))
-        probe("host.keeper.claimed")
-        restoring = await self._restoring(session_id, link)
         if link.welcome.epoch > record.epoch:  # the row is of the last incarnation
             record.ended, record.exit_code, record.reason, record.ended_by = None, None, "", ""
             record.interrupted = False
             self._engine.ended.pop(session_id, None)
             self._engine.near_end.interruptions.returns(session_id)
         session = self._engine.make_session(record, link, label)
-        if restoring is not None:
-            checkpoints = self._engine.incarnations.checkpoints
-            await finishing.finish(self._engine, checkpoints, session, *restoring)
+        if left is not None:
+            await self._finish(session, left)
+            was = record.state  # a fence keeps the halt
         session.pace.await_return(record.viewers)
         halted = await self._engine.read_layout_and_gate(session, adopted=True) is not None
-        if halted and await self._engine.branches.stands(session, was):
+        if halted and left is None and await self._engine.branches.stands(session, was):
             record.state = "halted"  # an earlier host halted the processes
         self._engine.leases.adopted(session, was)
         output = [link.ring.start, link.ring.head]
         facts = {"term": self._engine.term, "root_pid": record.root_pid, "output": output}
         self._engine.events.note(session_id, "session.adopted", facts)
 
-    async def _restoring(
-        self, session_id: str, link: KeeperLink
-    ) -> tuple[Unfinished, Manifest] | None:
-        """What the last host left to do of a restore; without its checkpoint nothing can be."""
-        try:
+    async def _finish(self, session: Session, left: finishing.Left) -> None:
+        """Does what the last host left to do of a restore."""
+        with log_errors(f"the restore of {session.id}"):
             checkpoints = self._engine.incarnations.checkpoints
-            return await finishing.go_on(self._engine, checkpoints, session_id, link)
-        except (HoldfastError, OSError, ValueError, KeyError) as e:
-            self._engine.events.note(session_id, "session.restored", {"unfinished": str(e)[:200]})
-            return None
+            await finishing.finish(self._engine, checkpoints, session, left)
+            if left.note.taken_over:
+                await self._engine.copies.finish(session, left.note.taken_over)
 
     async def _ask_again(self, session_id: str, known: dict[str, SessionRow]) -> None:
         pause = ADOPT_AGAIN_S

@@ -925,6 +925,26 @@ def test_r2_the_next_host_finishes_a_restore(fresh: Installation, step: str, hal
     assert says(hf, "left", "echo $X") == "kept\n"
 
 
+def test_s5_the_next_host_knows_the_offsets_of_a_restore_that_it_finishes(
+    fresh: Installation,
+) -> None:
+    """The store has the row of the incarnation before the checkpoint."""
+    criu()
+    hf, made = fresh, fresh.get(shell(fresh, "offsets")["id"])
+    saved(hf, "offsets", "--stop")
+    hf.quick("down")
+    hf.quick("up", "--detach", env={"HOLDFAST_PROBE": "kill@host.create.spawned"})
+    host = hf.host_pid
+    hf.cli("restore", "offsets")
+    eventually(lambda: gone(host) or None, "the host to die")
+    hf.ok("up", "--detach")
+    second = hf.get(made["id"])
+    os.kill(hf.host_pid, signal.SIGKILL)
+    os.kill(second["keeper"], signal.SIGKILL)
+    assert restored(hf, "offsets")["epoch"] == 3
+    assert hf.get("offsets")["output"]["start"] > second["output"]["end"] + (1 << 39)
+
+
 def restores(hf: Installation) -> list[dict[str, Any]]:
     told = [json.loads(line) for line in hf.quick("events", "--json").splitlines()]
     return [one for one in told if one["event"] == "session.restored"]

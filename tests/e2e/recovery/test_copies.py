@@ -188,6 +188,30 @@ def test_r3_the_old_machine_hears_of_a_takeover_by_itself(two: Two) -> None:
     assert "kept" in there.says("both", "echo $X")
 
 
+def test_r3_the_next_host_finishes_a_takeover(two: Two) -> None:
+    here, there = two.here, two.there
+    made = shell(here, "finished")
+    here.says("finished", "echo on the screen")
+    copied(here, "finished")
+    there.ok("down")
+    there.ok("up", "--detach", env={"HOLDFAST_PROBE": "kill@host.create.spawned"})
+    there.cli("restore", made["id"], "--lost")
+    eventually(lambda: not there.here("holdfast.host.main") or None, "the death of the host")
+    there.ok("up", "--detach")
+    assert "on the screen" in there.ok("view", "finished").out
+    assert there.says("finished", "echo $X") == "kept\n"
+    [taken] = events(there, made["id"], "session.taken_over")
+    assert (taken["from"], taken["epoch"], taken["lost"]) == ("desk", 100, True)
+    [back] = events(there, made["id"], "session.restored")
+    assert back["operator"] and back["epoch"] == 100
+    log = there.ok("log", made["id"], "--json").records
+    assert [one["kind"] for one in log].count("taken_over") == 1
+    assert there.ok("log", "verify", made["id"]).rc == 0
+    kept = there.ok("checkpoint", "--list", "--json").json
+    assert made["id"] not in [one["id"] for one in kept if one.get("kept_for")]
+    there.ok("end", "finished")
+
+
 def test_r2_without_a_copy_nothing_of_a_lost_session_returns(two: Two) -> None:
     made = shell(two.here, "uncopied")
     for word in (made["id"], "uncopied"):

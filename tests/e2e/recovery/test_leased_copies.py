@@ -85,6 +85,33 @@ def test_r3_a_target_that_dies_with_the_lease_gives_it_back(two: Two) -> None:
     assert lease(two.here, made["id"])["machine"] == "desk"
 
 
+def test_r3_s5_a_target_that_dies_with_the_processes_has_the_session(two: Two) -> None:
+    """The next host there knows what it adopts: it is re-homable, and its lease is renewed."""
+    here, there = two.here, two.there
+    made = shell(here, "arrives")
+    here.ok("rehome", "arrives", "on")
+    before = here.get("arrives")
+    there.ok("down")
+    there.ok("up", "--detach", env={"HOLDFAST_PROBE": "kill@host.create.spawned"})
+    moving = here.start("move", "arrives", "vault", "--json")
+    eventually(lambda: not there.here("holdfast.host.main") or None, "the death of the host")
+    there.ok("up", "--detach")
+    moving.communicate(timeout=300)
+    row = eventually(
+        lambda: (one := there.get(made["id"]))["state"] == "detached" and one, "the session"
+    )
+    assert (row["lease"]["rehomable"], row["argv"]) == (True, before["argv"])
+    until = row["lease"]["until"]
+    eventually(
+        lambda: (there.get("arrives")["lease"]["until"] or 0) > until + TERM_S or None, "renewals"
+    )
+    assert there.says("arrives", "echo $X") == "kept\n"
+    assert lease(there, made["id"])["epoch"] == 2
+    log = there.ok("log", made["id"], "--json").records
+    assert [one["kind"] for one in log].count("taken_over") == 1
+    assert log[0]["kind"] == "taken_over"
+
+
 def test_r9_a_drain_moves_sessions(two: Two) -> None:
     made = shell(two.here, "drained")
     said = two.here.ok("drain", "--notice", "120s", "--to", "vault", "--json").json

@@ -94,7 +94,7 @@ class World:
             raise self.fails[step]
 
     async def lay_out(self, *args: Any) -> Any:
-        return SimpleNamespace(head=0, once=())
+        return SimpleNamespace(head=0, once=(), label={})
 
     async def arrive(self, session: str, keys: object) -> None:
         """No key came with the session."""

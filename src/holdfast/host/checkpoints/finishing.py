@@ -6,14 +6,18 @@ The host that began the restore does them, or the next host if that one died.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from holdfast.core.checkpoint import manifest as forms
+from holdfast.core.record.record import host_fact
 from holdfast.host.checkpoints import halts, past, restore, unfinished
 from holdfast.host.checkpoints.past import Past
-from holdfast.host.checkpoints.unfinished import How, Unfinished
+from holdfast.host.checkpoints.unfinished import Unfinished
 from holdfast.host.connections.closed import tell_closed
 from holdfast.host.lifecycle.prepare import host_only_directory
+from holdfast.host.runtime.notify import log_error, log_errors
+from holdfast.host.storage.store import SessionRow
+from holdfast.model.errors import Unavailable
 
 if TYPE_CHECKING:
     from holdfast.core.checkpoint.manifest import Manifest
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
     from holdfast.host.session.keeper_link import KeeperLink
     from holdfast.host.session.session import Session
     from holdfast.host.storage.journal import Journal
+
+TAKEN_OVER: Final = "taken_over"  # the kind of the entry in the record
 
 
 class Engine(Protocol):
@@ -37,62 +43,101 @@ class Engine(Protocol):
     @property
     def journal(self) -> Journal: ...
 
+    async def keep_now(self, record: SessionRow) -> None: ...
 
-async def beside(journal: Journal, checkpoints: Checkpoints, manifest: Manifest) -> Past:
-    ours = manifest.maker == checkpoints.maker
-    return await past.look(journal, manifest, ours)
+
+async def beside(journal: Journal, checkpoints: Checkpoints, manifest: Manifest, last: int) -> Past:
+    """The acts beside the checkpoint. `last`: the epoch of the incarnation before."""
+    found = await past.look(journal, manifest, manifest.maker == checkpoints.maker)
+    if manifest.ended and last == manifest.epoch:  # no act went on after the checkpoint
+        return found._replace(in_flight=())
+    return found
 
 
 def tell(
     session: Session,
     journal: Journal,
-    manifest: Manifest,
-    operator: str,
-    how: How,
-    beside: Past,
+    note: Unfinished,
+    acts: Past,
+    connections: tuple[dict[str, Any], ...],
 ) -> tuple[dict[str, Any], ...]:
+    """Tell of a restore; returns the facts of the connections that did not survive."""
     session.event(
         "session.restored",
-        operator=operator,
-        checkpoint=manifest.id,
-        at=manifest.at,
+        operator=note.operator,
+        checkpoint=note.id,
+        at=note.at,
         epoch=session.record.epoch,
         root_pid=session.record.root_pid,
-        in_flight=[one["act"] for one in beside.in_flight],
-        later=[one["act"] for one in beside.later],
-        **({"halted": True} if manifest.halted else {}),
+        in_flight=[one["act"] for one in acts.in_flight],
+        later=[one["act"] for one in acts.later],
+        **({"halted": True} if note.halted else {}),
     )
-    past.tell(session, journal, manifest.id, beside)
-    return tell_closed(session, journal, manifest.connections, how, manifest.id)
+    past.tell(session, journal, note.id, acts)
+    return tell_closed(session, journal, connections, note.how, note.id)
+
+
+def record_takeover(journal: Journal, session: str, epoch: int, facts: dict[str, Any]) -> None:
+    """Begin the record of a session here: the entry names the end of the old record."""
+    journal.post(host_fact(session, epoch, TAKEN_OVER, "host", "host", facts=facts))
 
 
 # ---------------------------------------------------------------- a restore of the last host
 
 
+class Left(NamedTuple):
+    """What the last host left to do. `manifest`: None if the checkpoint cannot be used any more."""
+
+    note: Unfinished
+    manifest: Manifest | None
+
+    @property
+    def row(self) -> SessionRow:
+        return SessionRow(**self.note.row)
+
+
 async def go_on(
     engine: Engine, checkpoints: Checkpoints, session: str, link: KeeperLink
-) -> tuple[Unfinished, Manifest] | None:
-    """Find a restore that the last host did not finish; give the keeper its screen."""
-    directory = host_only_directory(engine.home, session)
-    note = unfinished.read(directory, link.welcome.epoch)
+) -> Left | None:
+    """Find a restore that the last host did not finish; before a client finds the session.
+
+    The processes run, whatever became of their checkpoint. Without it only the screen is missing,
+    and the acts and connections of that moment.
+    """
+    note = unfinished.read(host_only_directory(engine.home, session), link.welcome.epoch)
     if note is None:
         return None
-    manifest = await asyncio.to_thread(checkpoints.read, session, note.checkpoint)
-    screen = await asyncio.to_thread(checkpoints.content, manifest, forms.SCREEN)
-    restore.show(screen, manifest, note.base, link.snapshot_fd)
-    return note, manifest
+    await engine.keep_now(SessionRow(**note.row))
+    if note.taken_over and not await _is_recorded(engine.journal, session, note.epoch):
+        record_takeover(engine.journal, session, note.epoch, note.taken_over)
+    try:
+        manifest = await asyncio.to_thread(checkpoints.read, session, note.id)
+        screen = await asyncio.to_thread(checkpoints.content, manifest, forms.SCREEN)
+        restore.show(screen, manifest, note.base, link.snapshot_fd)
+    except Exception as e:  # of any kind: another machine may have made the checkpoint
+        log_error(f"the screen of the restored session {session}", e)
+        return Left(note, None)
+    return Left(note, manifest)
 
 
-async def finish(
-    engine: Engine,
-    checkpoints: Checkpoints,
-    session: Session,
-    note: Unfinished,
-    manifest: Manifest,
-) -> None:
+async def _is_recorded(journal: Journal, session: str, epoch: int) -> bool:
+    try:
+        await journal.settled()
+        newest = await journal.read(session, newest=True)
+    except Unavailable:
+        return False
+    return any(one.fields["kind"] == TAKEN_OVER and one.fields["epoch"] == epoch for one in newest)
+
+
+async def finish(engine: Engine, checkpoints: Checkpoints, session: Session, left: Left) -> None:
     """Do what the last host had still to do for a restored session."""
-    await halts.again(engine.halter, session, manifest, note.operator)
+    note, manifest = left
+    with log_errors(f"the halt of the restored session {session.id}"):
+        await halts.again(engine.halter, session, note, note.operator)
     unfinished.remove(session.host_only_directory)
     checkpoints.drop_last_output(session.id)
-    acts = await beside(engine.journal, checkpoints, manifest)
-    tell(session, engine.journal, manifest, note.operator, note.how, acts)
+    acts, connections = Past(), tuple[dict[str, Any], ...]()
+    if manifest is not None:
+        acts = await beside(engine.journal, checkpoints, manifest, note.last)
+        connections = manifest.connections
+    tell(session, engine.journal, note, acts, connections)

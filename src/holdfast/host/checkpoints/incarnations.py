@@ -26,7 +26,7 @@ from holdfast.host.lifecycle.beginning import Beginning, Complete
 from holdfast.host.lifecycle.nursery import TreeChanged
 from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX, host_only_directory
 from holdfast.host.runtime.tasks import to_the_end
-from holdfast.host.storage.store import SessionRow
+from holdfast.host.storage.store import SessionRow, body_of
 from holdfast.model.errors import HoldfastError, Impossible, NotFound, Refused, Saved
 from holdfast.model.probe import probe
 from holdfast.transport import unix
@@ -47,7 +47,6 @@ VARIABLE: Final = "HOLDFAST_CRIU"
 GONE_S: Final = 30.0  # for the keeper of the last incarnation to exit
 LOOK_S: Final = 0.02
 Take = Callable[[SessionRow], Awaitable[None]]
-Claimed = Callable[[int], None]
 
 
 class Engine(Protocol):
@@ -97,14 +96,16 @@ class Engine(Protocol):
 class _Steps(NamedTuple):
     """Calls of a restore: with the bytes so far, for the next epoch, before processes start.
 
-    `claimed` is called with the epoch, before a client finds the session.
+    `last`: the epoch of the last incarnation. `taken_over`: as of `Unfinished`.
     """
 
     done: Done
     take: Take
     begins: Callable[[], None]
-    claimed: Claimed
+    operator: str
     how: How
+    last: int
+    taken_over: dict[str, Any]
 
 
 class Restored(NamedTuple):
@@ -322,14 +323,14 @@ class Incarnations:
         take: Take | None = None,
         how: How = "restore",
         begins: Callable[[], None] = lambda: None,
-        claimed: Claimed = lambda epoch: None,
+        taken_over: dict[str, Any] | None = None,
     ) -> Restored:
         """Begin a new incarnation from a checkpoint, and tell of it. A failure changes nothing.
 
         `take`: takes the next epoch; without it the session must be this machine's. `how`: "move"
-        if the checkpoint is of another machine. The caller can cancel it until `begins` is called:
-        then the images are laid out, and the processes start. `claimed`: called with the epoch
-        before a client finds the session.
+        if the checkpoint is of another machine; `taken_over`: facts of that, for the record. The
+        caller can cancel it until `begins` is called: then the images are laid out, and the
+        processes start.
         """
         begun = asyncio.Event()
 
@@ -338,42 +339,29 @@ class Incarnations:
             begins()
 
         take = take or self._engine.leases.take_next
-        whole = self._restore(row, manifest, operator, _Steps(done, take, starting, claimed, how))
+        steps = _Steps(done, take, starting, operator, how, row.epoch, taken_over or {})
+        whole = self._restore(row, manifest, steps)
         return await to_the_end(whole, lambda: not begun.is_set())
 
-    async def _restore(
-        self,
-        row: SessionRow,
-        manifest: Manifest,
-        operator: str,
-        steps: _Steps,
-    ) -> Restored:
+    async def _restore(self, row: SessionRow, manifest: Manifest, steps: _Steps) -> Restored:
         await self.saved_by_now(row.id)  # a save goes on for a moment after the session's end
         with self.checkpoints.using(row.id, row.name):
             self.still_ended(row)
-            with self.restoring(row, manifest.id, operator):
-                return await self._incarnate(row, manifest, operator, steps)
+            with self.restoring(row, manifest.id, steps.operator):
+                return await self._incarnate(row, manifest, steps)
 
-    async def _incarnate(
-        self, row: SessionRow, manifest: Manifest, operator: str, steps: _Steps
-    ) -> Restored:
+    async def _incarnate(self, row: SessionRow, manifest: Manifest, steps: _Steps) -> Restored:
         if manifest.id not in self.checkpoints.ids(row.id):
             raise NotFound(
                 f"{manifest.id} was removed meanwhile",
                 "`holdfast checkpoint --list` lists the checkpoints",
             )
-        last, journal = row.epoch, self._engine.journal
-        beside = await finishing.beside(journal, self.checkpoints, manifest)
-        if manifest.ended and last == manifest.epoch:  # no act went on after the checkpoint
-            beside = beside._replace(in_flight=())
         try:
-            made = await self._next(row, manifest, operator, steps)
+            return await self._next(row, manifest, steps)
         except BaseException:
-            row.epoch = last  # the epoch that was taken is used up, but no incarnation had it
+            row.epoch = steps.last  # the epoch that was taken is used up; no incarnation had it
             await self._engine.leases.give_up(row.id)
             raise
-        lost = finishing.tell(made.session, journal, manifest, operator, steps.how, beside)
-        return made._replace(connections=lost, past=beside)
 
     def running(self, session: str, name: str) -> Refused:
         """The refusal to restore a session that runs."""
@@ -394,34 +382,33 @@ class Incarnations:
                 "`holdfast ls --all` lists the sessions",
             )
 
-    async def _next(
-        self, row: SessionRow, manifest: Manifest, operator: str, steps: _Steps
-    ) -> Restored:
+    async def _next(self, row: SessionRow, manifest: Manifest, steps: _Steps) -> Restored:
         await self.buried_by_now(row.id)
         await self._gone(f"{self._engine.home.run}/{row.id}{KEEPER_SUFFIX}")
         await steps.take(row)
         try:
-            return await self._begun(row, manifest, operator, steps)
+            return await self._begun(row, manifest, steps)
         except TreeChanged:  # perhaps between the look at the machine and the keeper's
             try:
-                return await self._begun(row, manifest, operator, steps)
+                return await self._begun(row, manifest, steps)
             except TreeChanged as e:
                 raise Impossible(
                     f"{manifest.id} could not be restored: {e.what}",
                     "put it back as it was, then try again",
                 ) from e
 
-    async def _begun(
-        self, row: SessionRow, manifest: Manifest, operator: str, steps: _Steps
-    ) -> Restored:
+    async def _begun(self, row: SessionRow, manifest: Manifest, steps: _Steps) -> Restored:
         """Begin the incarnation of the epoch that was taken."""
+        journal = self._engine.journal
+        acts = await finishing.beside(journal, self.checkpoints, manifest, steps.last)
         made = await self._prepared(row, manifest, steps.done)
         steps.begins()
         halter, directory = self._engine.halter, host_only_directory(self._engine.home, row.id)
-        note = Unfinished(manifest.id, made.request.epoch, made.base, operator, steps.how)
+        note = _note(made, manifest, steps)
 
         async def claimed(link: KeeperLink) -> None:
-            steps.claimed(made.row.epoch)
+            if note.taken_over:
+                finishing.record_takeover(journal, row.id, note.epoch, note.taken_over)
             restore.show(made.screen, manifest, made.base, link.snapshot_fd)
             # Durable before any client can see output: no later incarnation uses its offsets.
             await self._engine.keep_now(made.row)
@@ -434,13 +421,13 @@ class Incarnations:
                     made.label,
                     made.request,
                     lambda asked: limits.complete(halter, asked, made.label, made.limits),
-                    operator,
+                    steps.operator,
                     made.patience_s,
                     claimed,
                 )
             )
             probe("host.restore.claimed")
-            await halts.again(halter, session, manifest, operator)
+            await halts.again(halter, session, manifest, steps.operator)
             replaced = await asyncio.to_thread(self.checkpoints.settle_replaced, made.kept)
         except TreeChanged:
             made.kept.unlink()
@@ -455,7 +442,8 @@ class Incarnations:
                 await halter.in_thread(halter.groups.remove, row.id)
         self.checkpoints.drop_last_output(row.id)
         kept = str(made.kept) if replaced else ""
-        return Restored(session, replaced, kept, halted=bool(manifest.halted))
+        lost = finishing.tell(session, journal, note, acts, manifest.connections)
+        return Restored(session, replaced, kept, lost, halted=bool(manifest.halted), past=acts)
 
     async def _prepared(self, row: SessionRow, manifest: Manifest, done: Done) -> Prepared:
         """The images, laid out. A caller that gives up leaves none of them."""
@@ -497,6 +485,21 @@ class Incarnations:
                 return
             await asyncio.sleep(LOOK_S)
         raise Refused("the keeper of the last incarnation is still there", "try again in a moment")
+
+
+def _note(made: Prepared, manifest: Manifest, steps: _Steps) -> Unfinished:
+    return Unfinished(
+        manifest.id,
+        manifest.at,
+        manifest.halted,
+        manifest.stops,
+        made.base,
+        steps.last,
+        steps.operator,
+        steps.how,
+        body_of(made.row),
+        steps.taken_over,
+    )
 
 
 def _evicted(row: SessionRow) -> bool:

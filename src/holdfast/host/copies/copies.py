@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.core.checkpoint import copies
 from holdfast.core.checkpoint.copies import SHARED, Copy
-from holdfast.core.record.record import host_fact
 from holdfast.host.checkpoints.incarnations import Restored
 from holdfast.host.copies import arrive, trees, trusted
 from holdfast.host.copies.arrive import COPIED, MOVED
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 OFFERED_S: Final = 7 * 86400.0  # after this time an incomplete copy is forgotten
 TOLD_S: Final = 2.0  # between two messages to a client that waits for a restore or a move
-TAKEN_OVER: Final = "taken_over"  # the kind of the entry in the record
 
 
 class Present(NamedTuple):
@@ -376,7 +374,7 @@ class Copies:
                     take=_taken,
                     how="move",
                     begins=begins,
-                    claimed=lambda epoch: self._record(copy, epoch, lost, manifest.label),
+                    taken_over=self._record(copy, row.epoch + 1, lost, manifest.label),
                 )
             except BaseException:
                 await in_thread(self.received.untake, session, sender)
@@ -397,17 +395,19 @@ class Copies:
         taken = {one.name for one in self._engine.sessions.values()}
         return next(n for n in (name, *(f"{name}-{i}" for i in range(2, 2000))) if n not in taken)
 
-    def _record(self, copy: Copy, epoch: int, lost: bool, label: Json) -> None:
-        """Begin the record of a session here: the entry names the end of the old record."""
+    def _record(self, copy: Copy, epoch: int, lost: bool, label: Json) -> Json:
+        """Facts with which the record of a session begins here; its times are whole numbers."""
         facts = _facts(copy, epoch, lost)
         at_ms = int(facts.pop("at") * 1000)
         found = arrive.places(self._engine.home, copy.session, label)
-        facts["files"] = [{"path": path, "place": own} for path, own in found]
-        self._engine.journal.post(
-            host_fact(
-                copy.session, epoch, TAKEN_OVER, "host", "host", facts={**facts, "at_ms": at_ms}
-            )
-        )
+        files = [{"path": path, "place": own} for path, own in found]
+        return {**facts, "at_ms": at_ms, "files": files}
+
+    async def finish(self, session: Session, facts: Json) -> None:
+        """Do what the last host left to do of a takeover. `facts`: of `_record`."""
+        told = {name: value for name, value in facts.items() if name != "at_ms"}
+        session.event("session.taken_over", **told, at=facts["at_ms"] / 1000)
+        await self._engine.halter.in_thread(self.received.drop, session.id)
 
     # ------------------------------------------------------------ sent from here
 
