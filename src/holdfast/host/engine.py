@@ -21,7 +21,7 @@ from holdfast.host.acts.approvals import HeldActs
 from holdfast.host.acts.door import Door
 from holdfast.host.acts.keyboard import Keyboard
 from holdfast.host.branches.branches import Branches
-from holdfast.host.checkpoints import before_acts
+from holdfast.host.checkpoints import before_acts, unfinished
 from holdfast.host.checkpoints.incarnations import Incarnations
 from holdfast.host.connections.watch import ConnectionWatch
 from holdfast.host.copies import arrive
@@ -333,6 +333,8 @@ class Engine:
     async def begin_described(self, asked: Beginning, description: Description) -> Session:
         """Begins an incarnation; what is needed to make the next one is durable before."""
         remember = self.descriptions.job(asked.record.id, description)
+        # A restore that failed may have had this epoch.
+        unfinished.remove(prepare.host_only_directory(self.home, asked.record.id))
         await self.store.run(store.together(store.save(asked.record), remember))
         probe("host.create.recorded")
         return await self._begin_session(asked)
@@ -344,7 +346,11 @@ class Engine:
         await self.nursery.spawn(request, asked.complete, asked.patience_s)
         probe("host.create.spawned")
         link = await self.rediscovery.claim(f"{self.home.run}/{record.id}{KEEPER_SUFFIX}")
-        await asked.claimed(link)
+        try:
+            await asked.claimed(link)
+        except BaseException:
+            link.dispose()
+            raise
         self.ended.pop(record.id, None)
         self.near_end.interruptions.returns(record.id)
         session = self.make_session(record, link, asked.label)

@@ -98,15 +98,30 @@ class Rediscovery:
         try:
             await self._adopt(session_id, self._known)
         except Exception as e:
-            if session_id not in self._engine.sessions:
-                self._engine.unreachable[session_id] = (
-                    f"its keeper's answer is odd: {type(e).__name__}: {e}"
-                )
+            self._is_odd(session_id, e)
         gone = (
             session_id not in self._engine.sessions and session_id not in self._engine.unreachable
         )
         if gone and (record := self._known.get(session_id)) is not None:
             await self._come_back(record)
+
+    def _is_odd(self, session_id: str, error: Exception) -> None:
+        if session_id not in self._engine.sessions:
+            why = f"its keeper's answer is odd: {type(error).__name__}: {error}"
+            self._engine.unreachable[session_id] = why
+
+    async def adopt_begun(self, record: SessionRow) -> Session | None:
+        """Adopts an incarnation of this host whose beginning seemed to fail, if its keeper is here.
+
+        A keeper that does not answer is asked again, as at the start of a host.
+        """
+        try:
+            await self._adopt(record.id, {record.id: record})
+        except Exception as e:
+            self._is_odd(record.id, e)
+        if record.id in self._engine.unreachable:
+            self._engine.ended.pop(record.id, None)  # again if the keeper is gone in the end
+        return self._engine.sessions.get(record.id)
 
     async def adopt_later(self, session_id: str) -> None:
         """Adopts a session while clients are served."""
@@ -205,16 +220,15 @@ class Rediscovery:
         left = await finishing.go_on(self._engine, checkpoints, session_id, link)
         if left is not None:  # the store may have the row of the last incarnation
             record = left.row
-            self._engine.ended.pop(session_id, None)
         was, record.state = record.state, "detached"
         record.name = str(label.get("name", record.name))
         if link.welcome.epoch > record.epoch:  # the row is of the last incarnation
             record.ended, record.exit_code, record.reason, record.ended_by = None, None, "", ""
             record.interrupted = False
-            self._engine.ended.pop(session_id, None)
             self._engine.near_end.interruptions.returns(session_id)
+        self._engine.ended.pop(session_id, None)
         session = self._engine.make_session(record, link, label)
-        if left is not None:
+        if left is not None and session_id not in self._engine.incarnations.finishes:
             await self._finish(session, left)
             was = record.state  # a fence keeps the halt
         session.pace.await_return(record.viewers)

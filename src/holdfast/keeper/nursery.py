@@ -170,7 +170,7 @@ def _hold(
                 try:
                     os.write(fd, reply)
                 except OSError:
-                    pass  # the caller is gone; a host will find the socket
+                    pass  # the caller is gone; a host that looks for the socket finds it
                 os.close(fd)
                 keeper.run()
         finally:

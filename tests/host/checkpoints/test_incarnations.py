@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from holdfast.home import Home
-from holdfast.host.checkpoints import finishing, halts, past, restore
+from holdfast.host.checkpoints import finishing, halts, past, restore, unfinished
+from holdfast.host.checkpoints import incarnations as modules
 from holdfast.host.checkpoints.incarnations import Incarnations, Restored
 from holdfast.host.checkpoints.past import Past
-from holdfast.host.checkpoints.restore import Prepared
+from holdfast.host.checkpoints.restore import Prepared, Screen
 from holdfast.host.lifecycle.beginning import Beginning
 from holdfast.host.lifecycle.nursery import TreeChanged
+from holdfast.host.lifecycle.prepare import host_only_directory
 from holdfast.host.storage.store import SessionRow
-from holdfast.model.errors import Impossible, NotFound, Refused
+from holdfast.model.errors import Impossible, NotFound, Refused, Unavailable
 from tests.support.recovery.manifests import MADE
 
 ROW = SessionRow(MADE.session, "work", "checkpointed", 1, 1.0, [], "", "")
@@ -158,12 +160,16 @@ class World:
         self.made = incarnations(home, monkeypatch)
         engine: Any = self.made._engine
         self.sessions, engine.revive, engine.keep_now = engine.sessions, self.revive, self.keep_now
+        engine.rediscovery = SimpleNamespace(adopt_begun=self.adopt_begun)
+        self.unreachable, self.listens = engine.unreachable, True
+        self.fails: dict[str, Exception] = {}
         groups = SimpleNamespace(remove=lambda session: self.told.append("groups removed"))
         engine.halter = SimpleNamespace(in_thread=asyncio.to_thread, groups=groups)
         request: Any = SimpleNamespace(epoch=2)
         limits: Any = None
+        screen = Screen(9, {}, b"")
         kept = Path(home.state, "kept")
-        prepared = Prepared(MADE, self.row, {}, request, limits, kept, kept, b"", 9, 1.0)
+        prepared = Prepared(MADE, self.row, {}, request, limits, kept, kept, screen, 9, 1.0)
 
         async def ready(*arguments: object) -> Prepared:
             return prepared
@@ -173,6 +179,8 @@ class World:
 
         def show(*arguments: object) -> None:
             self.told.append("screen")
+            if "screen" in self.fails:
+                raise self.fails["screen"]
 
         monkeypatch.setattr(self.made, "_begun", begun.__get__(self.made))
         monkeypatch.setattr(self.made, "_prepared", ready)
@@ -181,17 +189,33 @@ class World:
         monkeypatch.setattr(halts, "again", again)
         monkeypatch.setattr(finishing, "tell", lambda *arguments: ())
         monkeypatch.setattr(self.made.checkpoints, "settle_replaced", lambda path: ())
+        monkeypatch.setattr(self.made.checkpoints.scratch, "clear", self.clear)
+        self.note = Path(host_only_directory(home, ROW.id), unfinished.FILE)
 
     async def revive(self, asked: Beginning) -> Any:
         link: Any = SimpleNamespace(snapshot_fd=-1)
+        if "spawn" in self.fails:
+            raise self.fails["spawn"]
         self.told.append("processes")
+        if "claim" in self.fails:
+            raise self.fails["claim"]
         await asked.claimed(link)
+        return self.found()
+
+    async def adopt_begun(self, row: SessionRow) -> Any:
+        assert row.id in self.made.finishes, "the restore under way does what is left"
+        self.told.append("adopted")
+        if self.unreachable or not self.listens:
+            return None
         return self.found()
 
     def found(self) -> Any:
         self.told.append("found")
         self.sessions[ROW.id] = self.session
         return self.session
+
+    def clear(self, place: Path) -> None:
+        self.told.append("images removed")
 
     async def keep_now(self, row: SessionRow) -> None:
         assert (row.epoch, row.output_start, row.output_end) == (2, 9, 9)
@@ -211,3 +235,48 @@ def test_s5_no_client_sees_output_before_its_offsets_are_durably_used(world: Wor
     """The host may die at once: no later incarnation may begin at the same offset."""
     assert world.restore().session is world.session
     assert world.told.index("row") < world.told.index("found")
+
+
+LATE = Unavailable("no keeper came up in time")
+
+
+@pytest.mark.parametrize("step", ["spawn", "claim", "screen"])
+def test_s2_r2_processes_that_run_are_a_session_whatever_failed_at_first(
+    world: World, step: str
+) -> None:
+    """Otherwise no client reaches them, and no second restore replaces them."""
+    world.fails[step] = ValueError("a screen of 99 bytes") if step == "screen" else LATE
+    assert world.restore().session is world.session
+    assert world.told[-3:] == ["found", "halted again", "images removed"]
+    assert not world.note.exists() and not world.made.finishes
+
+
+def test_s2_r2_a_keeper_that_does_not_answer_yet_is_finished_later(world: World) -> None:
+    """It may still read the images; a host that adopts it needs the note."""
+    world.fails["claim"], world.unreachable[ROW.id] = LATE, "it does not answer"
+    made = world.made
+    made.still_ended = lambda row: None  # type: ignore[method-assign]
+    with pytest.raises(Unavailable, match="work may be back, but it does not answer"):
+        world.restore()
+    assert world.note.exists() and world.told[-1] == "adopted"
+
+
+def test_r2_a_restore_without_a_keeper_leaves_nothing(world: World) -> None:
+    world.fails["spawn"], world.listens = LATE, False
+    with pytest.raises(Unavailable):
+        world.restore()
+    assert not world.note.exists() and world.told[-2:] == ["images removed", "groups removed"]
+
+
+def test_s2_r2_a_restore_adopts_the_keeper_that_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a restore that seemed to fail, before the host asked for it."""
+    monkeypatch.undo()
+    monkeypatch.setattr(modules, "GONE_S", 0.0)
+    world.made.finishes.add(ROW.id)  # not looked at here
+    with pytest.raises(Refused, match="session work is running"):
+        asyncio.run(world.made._gone(world.made._engine.ended[ROW.id]))
+    world.unreachable[ROW.id] = "it hangs"
+    with pytest.raises(Refused, match="a keeper of work is still there: it hangs"):
+        asyncio.run(world.made._gone(world.made._engine.ended.get(ROW.id, world.row)))

@@ -204,6 +204,7 @@ def decode(data: bytes, key: Secret) -> Manifest:
             for name, parts in known.pop("tree").items()
         }
         origins = tuple((int(o), int(n), int(s)) for o, n, s in known.pop("origins"))
+        _check_label(known["label"])
         return Manifest(
             **{**known, **{name: getattr(plain, name) for name in PLAIN}},
             size=(int(cols), int(rows)),
@@ -258,6 +259,13 @@ def _text(value: str, form: re.Pattern[str]) -> str:
     if form.fullmatch(value) is None:
         raise ValueError(f"{value[:80]!a} is not of the form {form.pattern}")
     return value
+
+
+def _check_label(label: dict[str, Any]) -> None:
+    """Refuse a label whose places cannot be looked at: another machine may have made it."""
+    places = (label.get("bounds") or {}).get("shares") or ()
+    if not isinstance(places, list | tuple):
+        raise TypeError("the shared places are no list")
 
 
 def _session(value: str) -> str:

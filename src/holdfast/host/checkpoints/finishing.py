@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from holdfast.core.checkpoint import manifest as forms
 from holdfast.core.record.record import host_fact
 from holdfast.host.checkpoints import halts, past, restore, unfinished
 from holdfast.host.checkpoints.past import Past
@@ -110,13 +109,13 @@ async def go_on(
     await engine.keep_now(SessionRow(**note.row))
     if note.taken_over and not await _is_recorded(engine.journal, session, note.epoch):
         record_takeover(engine.journal, session, note.epoch, note.taken_over)
+    manifest = None
     try:
         manifest = await asyncio.to_thread(checkpoints.read, session, note.id)
-        screen = await asyncio.to_thread(checkpoints.content, manifest, forms.SCREEN)
+        screen = await asyncio.to_thread(restore.read_screen, checkpoints, manifest)
         restore.show(screen, manifest, note.base, link.snapshot_fd)
     except Exception as e:  # of any kind: another machine may have made the checkpoint
         log_error(f"the screen of the restored session {session}", e)
-        return Left(note, None)
     return Left(note, manifest)
 
 

@@ -25,9 +25,10 @@ from holdfast.host.lifecycle import limits
 from holdfast.host.lifecycle.beginning import Beginning, Complete
 from holdfast.host.lifecycle.nursery import TreeChanged
 from holdfast.host.lifecycle.prepare import KEEPER_SUFFIX, host_only_directory
+from holdfast.host.runtime.notify import log_error
 from holdfast.host.runtime.tasks import to_the_end
 from holdfast.host.storage.store import SessionRow, body_of
-from holdfast.model.errors import HoldfastError, Impossible, NotFound, Refused, Saved
+from holdfast.model.errors import HoldfastError, Impossible, NotFound, Refused, Saved, Unavailable
 from holdfast.model.probe import probe
 from holdfast.transport import unix
 from holdfast.wire import keeper as wire
@@ -47,6 +48,12 @@ VARIABLE: Final = "HOLDFAST_CRIU"
 GONE_S: Final = 30.0  # for the keeper of the last incarnation to exit
 LOOK_S: Final = 0.02
 Take = Callable[[SessionRow], Awaitable[None]]
+
+
+class Rediscovery(Protocol):
+    """Adopts what listens at the socket of a session's keeper."""
+
+    async def adopt_begun(self, record: SessionRow) -> Session | None: ...
 
 
 class Engine(Protocol):
@@ -91,6 +98,9 @@ class Engine(Protocol):
     async def revive(self, asked: Beginning) -> Session: ...
 
     async def keep_now(self, record: SessionRow) -> None: ...
+
+    @property
+    def rediscovery(self) -> Rediscovery: ...
 
 
 class _Steps(NamedTuple):
@@ -143,6 +153,7 @@ class Incarnations:
         )
         self.checkpoints.scratch.sweep()
         self.coming: dict[str, Coming] = {}  # restores under way, by session
+        self.finishes = set[str]()  # sessions that a restore here adopts, and finishes itself
         self._burials: dict[str, asyncio.Task[None]] = {}
         # Raises if another machine has, or may have, the session (host/copies).
         self.may_restore: Callable[[str], None] = lambda session: None
@@ -325,7 +336,10 @@ class Incarnations:
         begins: Callable[[], None] = lambda: None,
         taken_over: dict[str, Any] | None = None,
     ) -> Restored:
-        """Begin a new incarnation from a checkpoint, and tell of it. A failure changes nothing.
+        """Begin a new incarnation from a checkpoint, and tell of it.
+
+        A failure before the processes run changes nothing. If they run, the session is here, even
+        if its keeper does not answer for now: then the host asks the keeper again.
 
         `take`: takes the next epoch; without it the session must be this machine's. `how`: "move"
         if the checkpoint is of another machine; `taken_over`: facts of that, for the record. The
@@ -384,7 +398,7 @@ class Incarnations:
 
     async def _next(self, row: SessionRow, manifest: Manifest, steps: _Steps) -> Restored:
         await self.buried_by_now(row.id)
-        await self._gone(f"{self._engine.home.run}/{row.id}{KEEPER_SUFFIX}")
+        await self._gone(row)
         await steps.take(row)
         try:
             return await self._begun(row, manifest, steps)
@@ -413,9 +427,10 @@ class Incarnations:
             # Durable before any client can see output: no later incarnation uses its offsets.
             await self._engine.keep_now(made.row)
 
+        given_up = False
         try:
             await asyncio.to_thread(unfinished.write, directory, note)
-            session = await self._engine.revive(
+            session = await self._started(
                 Beginning(
                     made.row,
                     made.label,
@@ -429,6 +444,9 @@ class Incarnations:
             probe("host.restore.claimed")
             await halts.again(halter, session, manifest, steps.operator)
             replaced = await asyncio.to_thread(self.checkpoints.settle_replaced, made.kept)
+        except asyncio.CancelledError:
+            given_up = True
+            raise
         except TreeChanged:
             made.kept.unlink()
             raise
@@ -436,14 +454,41 @@ class Incarnations:
             await asyncio.to_thread(self.checkpoints.settle_replaced, made.kept)
             raise self._failed(made, e) from e
         finally:
-            unfinished.remove(directory)
-            await asyncio.to_thread(self.checkpoints.scratch.clear, made.place)
-            if row.id not in self._engine.sessions:
-                await halter.in_thread(halter.groups.remove, row.id)
+            # Else a host finishes what the keeper still does.
+            if not given_up and row.id not in self._engine.unreachable:
+                unfinished.remove(directory)
+                await asyncio.to_thread(self.checkpoints.scratch.clear, made.place)
+                if row.id not in self._engine.sessions:
+                    await halter.in_thread(halter.groups.remove, row.id)
         self.checkpoints.drop_last_output(row.id)
         kept = str(made.kept) if replaced else ""
         lost = finishing.tell(session, journal, note, acts, manifest.connections)
         return Restored(session, replaced, kept, lost, halted=bool(manifest.halted), past=acts)
+
+    async def _started(self, asked: Beginning) -> Session:
+        """Begin the incarnation. A keeper counts although the host failed to claim it at first."""
+        session = asked.record.id
+        try:
+            return await self._engine.revive(asked)
+        except (TreeChanged, Impossible):  # the nursery made no keeper
+            raise
+        except Exception as e:
+            if session in self._engine.sessions:
+                raise
+            self.finishes.add(session)
+            try:
+                found = await self._engine.rediscovery.adopt_begun(asked.record)
+            finally:
+                self.finishes.discard(session)
+            if why := self._engine.unreachable.get(session):
+                name = asked.record.name
+                recover = f"wait, then look: `holdfast ls` shows {name} as unknown until then"
+                raise Unavailable(f"{name} may be back, but {why}", recover) from e
+            if found is None:
+                raise
+            if not isinstance(e, HoldfastError):
+                log_error(f"the beginning of {session}", e)
+            return found
 
     async def _prepared(self, row: SessionRow, manifest: Manifest, done: Done) -> Prepared:
         """The images, laid out. A caller that gives up leaves none of them."""
@@ -474,8 +519,12 @@ class Incarnations:
             criu=error.message[-1000:],
         )
 
-    async def _gone(self, path: str) -> None:
-        """Wait until the keeper of the last incarnation is gone: it removes its socket."""
+    async def _gone(self, row: SessionRow) -> None:
+        """Wait until the keeper of the last incarnation is gone: it removes its socket.
+
+        A keeper that stays is of a restore that seemed to fail: adopt it.
+        """
+        path = f"{self._engine.home.run}/{row.id}{KEEPER_SUFFIX}"
         loop = asyncio.get_running_loop()
         until = loop.time() + GONE_S
         while loop.time() < until:
@@ -484,22 +533,16 @@ class Incarnations:
             except OSError:
                 return
             await asyncio.sleep(LOOK_S)
-        raise Refused("the keeper of the last incarnation is still there", "try again in a moment")
+        if await self._engine.rediscovery.adopt_begun(row) is not None:
+            raise self.running(row.id, row.name)
+        why = self._engine.unreachable.get(row.id, "it has just gone")
+        raise Refused(f"a keeper of {row.name} is still there: {why}", "try again in a moment")
 
 
 def _note(made: Prepared, manifest: Manifest, steps: _Steps) -> Unfinished:
-    return Unfinished(
-        manifest.id,
-        manifest.at,
-        manifest.halted,
-        manifest.stops,
-        made.base,
-        steps.last,
-        steps.operator,
-        steps.how,
-        body_of(made.row),
-        steps.taken_over,
-    )
+    checkpoint = manifest.id, manifest.at, manifest.halted, manifest.stops
+    how = steps.last, steps.operator, steps.how
+    return Unfinished(*checkpoint, made.base, *how, body_of(made.row), steps.taken_over)
 
 
 def _evicted(row: SessionRow) -> bool:

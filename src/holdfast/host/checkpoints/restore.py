@@ -35,6 +35,14 @@ UNSEEN_BYTES: Final = 1 << 40  # more than a session prints without a host
 _LAST = struct.Struct("<Q")
 
 
+class Screen(NamedTuple):
+    """Of the moment of a checkpoint: the offset up to which it shows output, notes, and itself."""
+
+    offset: int
+    notes: dict[str, Any]
+    blob: bytes
+
+
 class Prepared(NamedTuple):
     """A restore that can begin. `base`: the first offset of new output."""
 
@@ -45,7 +53,7 @@ class Prepared(NamedTuple):
     limits: Wanted
     place: Path
     kept: Path  # the archive of replaced contents
-    screen: bytes
+    screen: Screen
     base: int
     patience_s: float
 
@@ -56,7 +64,7 @@ def prepare(checkpoints: Checkpoints, manifest: Manifest, last: SessionRow, done
     if why := machine.obstacle(manifest.machine, found):
         raise Impossible(f"{manifest.id} cannot be restored here: {why}", RECOVER)
     plan = checkpoints.plan(manifest)
-    screen = checkpoints.content(manifest, forms.SCREEN)
+    screen = read_screen(checkpoints, manifest)
     base, output = _output(checkpoints, manifest, last)
     epoch = last.epoch + 1
     place = checkpoints.unpack(manifest, epoch, output[-plan.ring_bytes :], done)
@@ -134,13 +142,24 @@ def last_output(checkpoints: Checkpoints, session: str) -> tuple[int, bytes]:
     return 0, b""
 
 
-def show(screen: bytes, manifest: Manifest, base: int, snapshot_fd: int) -> None:
+def read_screen(checkpoints: Checkpoints, manifest: Manifest) -> Screen:
+    """Impossible if it is not a screen: another machine may have made the checkpoint."""
+    head, _, blob = checkpoints.content(manifest, forms.SCREEN).partition(b"\n")
+    try:
+        found = json.loads(head)
+        if not 0 <= (offset := int(found["offset"])) < 1 << 63:
+            raise ValueError(f"it is of output at {offset}")
+        return Screen(offset, dict(found["notes"]), blob)
+    except (ValueError, KeyError, TypeError) as e:
+        why = f"the screen of {manifest.id} cannot be read: {type(e).__name__}: {e}"
+        raise Impossible(why, "an older checkpoint may do: `holdfast checkpoint --list`") from e
+
+
+def show(screen: Screen, manifest: Manifest, base: int, snapshot_fd: int) -> None:
     """Give the new keeper the screen of the moment of the checkpoint.
 
     `base`: the first offset of new output.
     """
-    head, _, blob = screen.partition(b"\n")
-    found = json.loads(head)
-    offset = found["offset"] if base == manifest.head else base
-    notes = {**found["notes"], "scanned": base, "active": time.time()}
-    view.store(snapshot_fd, offset, notes, blob)
+    offset = screen.offset if base == manifest.head else base
+    notes = {**screen.notes, "scanned": base, "active": time.time()}
+    view.store(snapshot_fd, offset, notes, screen.blob)

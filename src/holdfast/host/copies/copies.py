@@ -319,7 +319,7 @@ class Copies:
                 with engine.incarnations.restoring(listed, copy.checkpoint, operator):
                     made = await to_the_end(work, lambda: True)
             except BaseException:
-                if went is not None:
+                if went is not None and not self._runs(session):
                     self.sending.note(session, MOVE, went)
                 raise
             files = self._arrived(made.session, changed)
@@ -377,7 +377,8 @@ class Copies:
                     taken_over=self._record(copy, row.epoch + 1, lost, manifest.label),
                 )
             except BaseException:
-                await in_thread(self.received.untake, session, sender)
+                if not self._runs(session):
+                    await in_thread(self.received.untake, session, sender)
                 raise
         except BaseException:
             await engine.leases.give_up(session)  # ends the renewals, also without the store
