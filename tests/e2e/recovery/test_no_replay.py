@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from holdfast import home as homes
+from holdfast.client.link import Link
 from tests.support.installation import Installation, eventually, installation
 from tests.support.recovery.checkpoint import criu
 
@@ -167,6 +169,32 @@ def test_r6_r7_acts_in_flight_at_a_checkpoint_and_later_ones_are_named(hf: Insta
     hf.ok("checkpoint", "middle", "--stop")
     said = hf.ok("restore", "middle", "--json").json
     assert (said["in_flight"], said["later"]) == ([], [])
+
+
+def test_r6_a_client_repeats_an_act_that_came_after_the_checkpoint(hf: Installation) -> None:
+    """The client had no answer when keeper and host died."""
+    hf.ready("repeats", "--contained")
+    file = hf.user / "repeated"
+    link = Link(homes.resolve(hf.env), "tester", autostart=False)
+    try:
+        typed = {"session": "repeats", "text": f"echo x >> {file}\n"}
+        link.request("send", **{**typed, "text": "true\n"}, seq=1)
+        hf.wait("repeats", "idle")
+        hf.ok("checkpoint", "repeats")
+        link.request("send", **typed, seq=2)
+        eventually(lambda: file.exists() or None, "the act")
+        keeper = hf.get("repeats")["keeper"]
+        os.kill(hf.host_pid, signal.SIGKILL)
+        os.kill(keeper, signal.SIGKILL)
+        hf.ok("restore", "repeats")
+        link.close()
+        link.request("send", **typed, seq=2)
+        hf.ok("run", "repeats", "--", "true")
+        assert file.read_text() == "x\n"
+        link.request("send", **typed, seq=3)
+        eventually(lambda: file.read_text() == "x\nx\n" or None, "a new act")
+    finally:
+        link.close()
 
 
 def every(hf: Installation) -> list[dict[str, Any]]:

@@ -155,7 +155,8 @@ class World:
     def __init__(self, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
         self.told, self.home = list[str](), home
         self.row = SessionRow(**{**vars(ROW), "epoch": 2, "output_start": 9, "output_end": 9})
-        self.session: Any = SimpleNamespace(id=ROW.id, record=self.row)
+        self.lane: Any = SimpleNamespace(restore_number=lambda entry: 0)
+        self.session: Any = SimpleNamespace(id=ROW.id, record=self.row, lane=self.lane)
         begun = Incarnations._begun
         self.made = incarnations(home, monkeypatch)
         engine: Any = self.made._engine
@@ -163,6 +164,7 @@ class World:
         engine.rediscovery = SimpleNamespace(adopt_begun=self.adopt_begun)
         self.unreachable, self.listens = engine.unreachable, True
         self.fails: dict[str, Exception] = {}
+        engine.journal = SimpleNamespace(catch_up=self.catch_up)
         groups = SimpleNamespace(remove=lambda session: self.told.append("groups removed"))
         engine.halter = SimpleNamespace(in_thread=asyncio.to_thread, groups=groups)
         request: Any = SimpleNamespace(epoch=2)
@@ -214,6 +216,11 @@ class World:
         self.sessions[ROW.id] = self.session
         return self.session
 
+    async def catch_up(self, session: str, epoch: int, applied: object) -> int:
+        assert (session, epoch, applied) == (ROW.id, 2, self.lane.restore_number)
+        self.told.append("numbers")
+        return 0
+
     def clear(self, place: Path) -> None:
         self.told.append("images removed")
 
@@ -247,7 +254,7 @@ def test_s2_r2_processes_that_run_are_a_session_whatever_failed_at_first(
     """Otherwise no client reaches them, and no second restore replaces them."""
     world.fails[step] = ValueError("a screen of 99 bytes") if step == "screen" else LATE
     assert world.restore().session is world.session
-    assert world.told[-3:] == ["found", "halted again", "images removed"]
+    assert world.told[-4:] == ["found", "numbers", "halted again", "images removed"]
     assert not world.note.exists() and not world.made.finishes
 
 

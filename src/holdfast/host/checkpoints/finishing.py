@@ -6,6 +6,7 @@ The host that began the restore does them, or the next host if that one died.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from holdfast.core.record.record import host_fact
@@ -74,6 +75,15 @@ def tell(
     )
     past.tell(session, journal, note.id, acts)
     return tell_closed(session, journal, connections, note.how, note.id)
+
+
+async def use_numbers(session: Session, journal: Journal) -> None:
+    """Acts that the lost incarnation took after the checkpoint are not done again (R6).
+
+    The keeper knows the acts of the checkpoint; those go on as they were.
+    """
+    with contextlib.suppress(Unavailable):
+        await journal.catch_up(session.id, session.record.epoch, session.lane.restore_number)
 
 
 def record_takeover(journal: Journal, session: str, epoch: int, facts: dict[str, Any]) -> None:

@@ -442,6 +442,7 @@ class Incarnations:
                 )
             )
             probe("host.restore.claimed")
+            await finishing.use_numbers(session, journal)
             await halts.again(halter, session, manifest, steps.operator)
             replaced = await asyncio.to_thread(self.checkpoints.settle_replaced, made.kept)
         except asyncio.CancelledError:
