@@ -299,7 +299,7 @@ class Engine:
             self._unreserve(name)
 
     async def revive(self, asked: Beginning) -> Session:
-        """Begins a new incarnation of an ended session; if that fails, it stays as it was."""
+        """Begins a new incarnation of an ended session, which stays as it was without a keeper."""
         self._reserve(name := asked.record.name)
         try:
             return await self._begin_session(asked)

@@ -177,7 +177,7 @@ def test_r6_a_client_repeats_an_act_that_came_after_the_checkpoint(hf: Installat
     file = hf.user / "repeated"
     link = Link(homes.resolve(hf.env), "tester", autostart=False)
     try:
-        typed = {"session": "repeats", "text": f"echo x >> {file}\n"}
+        typed: dict[str, Any] = {"session": "repeats", "text": f"echo x >> {file}\n"}
         link.request("send", **{**typed, "text": "true\n"}, seq=1)
         hf.wait("repeats", "idle")
         hf.ok("checkpoint", "repeats")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,3 +73,33 @@ def test_a4_r3_a_session_that_is_fenced_is_saved_as_halted_only_if_it_was_halted
     state: str, noted: bool, halted: bool
 ) -> None:
     assert dump(session(state, noted), Halter()).halted == halted
+
+
+def test_r2_a_checkpoint_that_is_given_up_leaves_no_checkpointer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its interpreter starts in a thread, which no cancellation stops."""
+    begun, go_on, ended = asyncio.Event(), threading.Event(), list[str]()
+
+    class Starting:
+        def __init__(self) -> None:
+            loop.call_soon_threadsafe(begun.set)
+            assert go_on.wait(60)
+
+        async def end(self) -> None:
+            ended.append("ended")
+
+    async def go() -> None:
+        made = asyncio.ensure_future(dump(session("detached"), Halter()).run())
+        await begun.wait()
+        made.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.wait({made})
+        assert made.cancelled()
+
+    monkeypatch.setattr(dumping, "CheckpointerProcess", Starting)
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        runner.run(go())
+    assert ended == ["ended"]

@@ -287,3 +287,17 @@ def test_s2_r2_a_restore_adopts_the_keeper_that_stays(
     world.unreachable[ROW.id] = "it hangs"
     with pytest.raises(Refused, match="a keeper of work is still there: it hangs"):
         asyncio.run(world.made._gone(world.made._engine.ended.get(ROW.id, world.row)))
+
+
+def test_s9_a_restore_that_was_given_up_says_so(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, told = incarnations(home, monkeypatch), list[Any]()
+    engine: Any = made._engine
+    engine.events = SimpleNamespace(note=lambda session, name, facts: told.append((name, facts)))
+    with (
+        pytest.raises(asyncio.CancelledError),
+        made.restoring(engine.ended[ROW.id], MADE.id, "ann"),
+    ):
+        raise asyncio.CancelledError
+    assert told[-1][0] == "session.restore_failed" and told[-1][1]["reason"] == "given up"

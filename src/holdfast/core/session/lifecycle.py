@@ -35,12 +35,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "reaped": "reaped",
         "lost": "ended",
     },
-    "restoring": {
-        "started": "detached",
-        "failed": "checkpointed",
-        "lost": "ended",
-        "interrupted": "restoring",
-    },
+    "restoring": {"started": "detached", "lost": "ended", "interrupted": "restoring"},
     "ended": {"restore": "restoring", "interrupted": "restoring", "reaped": "reaped"},
     "reaped": {},
 }

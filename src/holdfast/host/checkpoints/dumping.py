@@ -29,7 +29,7 @@ from holdfast.host.checkpoints.store import PLAN, read_plan
 from holdfast.host.connections import held
 from holdfast.host.processes import proc_scan
 from holdfast.host.processes.halt import Halter, execution
-from holdfast.host.runtime.tasks import to_the_end
+from holdfast.host.runtime.tasks import to_the_end, wait_out
 from holdfast.host.session.session import Session
 from holdfast.model.errors import Impossible
 from holdfast.wire import checkpointing as wire
@@ -122,11 +122,12 @@ class _Dumping:
 
     async def run(self) -> Dumped:
         # Its interpreter starts meanwhile.
-        process = await asyncio.to_thread(CheckpointerProcess)
+        coming = asyncio.ensure_future(asyncio.to_thread(CheckpointerProcess))
         try:
-            return await self._with(process)
+            return await self._with(await wait_out(coming))
         finally:
-            await process.end()
+            if coming.exception() is None:
+                await coming.result().end()
 
     async def _with(self, process: CheckpointerProcess) -> Dumped:
         session = self.session

@@ -247,7 +247,8 @@ class Incarnations:
         try:
             yield
         except BaseException as e:
-            why = e.message if isinstance(e, HoldfastError) else type(e).__name__
+            name = "given up" if isinstance(e, asyncio.CancelledError) else type(e).__name__
+            why = e.message if isinstance(e, HoldfastError) else name
             failed = {"before": after, "after": before, **facts, "reason": why}
             events.note(row.id, "session.restore_failed", failed)
             raise
