@@ -296,8 +296,7 @@ class Halter:
         refused: set[int] = set()
         todo = look(pid for pid in tops if pid not in spared)
         for one in todo:  # the list grows during the loop
-            # CRIU stops a process again by a signal that the process takes a moment later.
-            stopped = one.state == "T" or one.pending & rules.SIGSTOP_BIT
+            stopped = one.state == "T" or one.pending & rules.SIGSTOP_BIT  # the latter by CRIU
             if fresh and stopped and not one.stopped_before and one.mark:
                 send(one.pid, one.mark)
             elif one.running and not send(one.pid, signal.SIGSTOP):
