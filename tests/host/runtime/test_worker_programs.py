@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import os
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +13,13 @@ import pytest
 from holdfast.host.runtime import worker_programs
 from holdfast.host.runtime.worker_programs import WorkerProgram
 from tests.support.keeper import Nursery
+
+WORKER = """
+import os, socket, sys
+line = socket.socket(fileno=int(sys.argv[1]))
+line.send(b"%d" % os.getpgrp())
+line.recv(1)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +32,11 @@ def started_by_the_nursery(monkeypatch: pytest.MonkeyPatch, short_path: Path) ->
 
 
 def test_a_worker_gets_its_descriptors_and_leads_a_group() -> None:
-    ours, theirs = os.pipe()
-    code = "import os, sys; os.write(int(sys.argv[1]), b'%d' % os.getpgrp())"
-    worker = WorkerProgram([sys.executable, "-c", code], (theirs,))
-    os.close(theirs)
-    with open(ours, "rb") as said:
-        assert said.read() == b"%d" % worker.pid
+    ours, theirs = socket.socketpair()
+    worker = WorkerProgram([sys.executable, "-c", WORKER], (theirs.fileno(),))
+    theirs.close()
+    with ours:
+        assert ours.recv(100) == b"%d" % worker.pid
     worker.wait()
 
 
