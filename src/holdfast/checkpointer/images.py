@@ -39,7 +39,7 @@ def prepare(directory: Path) -> None:
     """Make the images ready for a restore."""
     drop_filters(directory)
     drop_continues(directory)
-    drop_foreign_owners(directory)
+    drop_owners(directory)
     name_leader(directory)
     drop_ended_groups(directory)
     revive_timers(directory)
@@ -242,14 +242,16 @@ def _inside(part: int, change: Edit) -> Edit:
     return edit
 
 
-def drop_foreign_owners(directory: Path) -> None:
-    """Forget owners of terminals that the user namespace does not map.
+def drop_owners(directory: Path) -> None:
+    """Forget owners of terminals that a restore need not, or cannot, set.
 
-    In an ordinary user's session that is the owner of /dev/tty; CRIU's chown fails with EINVAL.
+    /dev/tty is the machine's own device, which a contained session has read-only. In the user
+    namespace of an ordinary user its owner is not mapped.
     """
 
     def edit(fields: list[pb.Field]) -> list[pb.Field]:
-        if _OVERFLOW_ID not in (pb.number_of(fields, _UID), pb.number_of(fields, _GID)):
+        own = pb.bytes_of(fields, _PTY)
+        if own and _OVERFLOW_ID not in (pb.number_of(fields, _UID), pb.number_of(fields, _GID)):
             return fields
         return [one for one in fields if one[0] not in (_UID, _GID)]
 

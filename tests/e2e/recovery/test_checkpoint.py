@@ -892,6 +892,17 @@ def test_r2_replaced_content_survives_the_death_of_the_host(fresh: Installation)
         assert content is not None and content.read() == b"one\ntwo\n"
 
 
+def test_r2_a_program_that_has_the_device_of_its_terminal_open_is_restored(
+    hf: Installation,
+) -> None:
+    """As a pager, ssh and fzf have, and a shell for a moment at each prompt."""
+    shell(hf, "device")
+    hf.quick("run", "device", "--", "exec 9<>/dev/tty")
+    saved(hf, "device", "--stop")
+    restored(hf, "device")
+    assert says(hf, "device", "echo $X >&9") == "kept\n"
+
+
 @pytest.mark.parametrize("step", ["create.spawned", "restore.claimed"])
 @pytest.mark.parametrize("halted", [False, True])
 def test_r2_the_next_host_finishes_a_restore(fresh: Installation, step: str, halted: bool) -> None:
