@@ -393,7 +393,7 @@ def test_r1_r2_a_lost_session_whose_checkpoint_cannot_be_read_comes_back_without
     killed(hf, hf.get("unread"))
     named = hf.cli("restore", "unread", "--checkpoint", made["checkpoint"])
     assert named.rc == 7 and "manifest is damaged" in named.err
-    back = restored(hf, "unread")
+    back = hf.ok("restore", "unread", "--json").json
     assert back["checkpoint"] == made["checkpoint"]
     assert "manifest is damaged" in back["re_established"]["reason"]
     assert says(hf, "unread", "echo =$X") == "=\n"
