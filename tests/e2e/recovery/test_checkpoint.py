@@ -399,7 +399,7 @@ def test_r1_r2_a_lost_session_whose_checkpoint_cannot_be_read_comes_back_without
     assert says(hf, "unread", "echo =$X") == "=\n"
     killed(hf, hf.get("unread"))
     hf.ok("checkpoint", "unread", "--remove", made["checkpoint"])
-    assert restored(hf, "unread")["checkpoint"] == ""
+    assert hf.ok("restore", "unread", "--json").json["checkpoint"] == ""
     hf.end("unread")
 
 
