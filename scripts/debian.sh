@@ -8,9 +8,10 @@
 #   kept           a directory that may have kept packages
 #   finish()       called in $place with the unpacked packages in root/
 #
-# `main "$@"` fetches what scripts/NAME.lock names, or with `lock` writes a new lock. If no mirror has
-# a package of the lock any more, the newest packages are fetched instead, signed by Debian's key. Each
-# later run then looks for the packages of the lock again.
+# `main "$@"` fetches what scripts/NAME.lock names for this machine's architecture, or with `lock`
+# writes a new lock for amd64 and arm64. If no mirror has a package of the lock any more, the newest
+# packages are fetched instead, signed by Debian's key. Each later run then looks for the packages of
+# the lock again.
 # The packages come from the mirrors of this machine's own apt sources; sha256 is checked. Programs
 # run with their own loader and libc, so the Debian of this machine does not matter.
 set -eu
@@ -70,8 +71,12 @@ main() {
     machine=$(dpkg --print-architecture)
     mirrors=$(mirrors)
     if [ "${1:-}" = lock ]; then
-        newest || give_up "no mirror of this machine offers it"
-        mv "$place/apt/lock" "$lock"
+        for machine in amd64 arm64; do
+            newest || give_up "no mirror of this machine offers it for $machine"
+            cp "$place/apt/lock" "$place/$machine"
+        done
+        cat "$place/amd64" "$place/arm64" >"$lock"
+        rm "$place/amd64" "$place/arm64"
         exit 0
     fi
     grep -q "_$machine\.deb " "$lock" || give_up "scripts/$name.lock is not for $machine"
@@ -112,13 +117,20 @@ fetch() {
             curl -fsS --max-time 60 -o "$package" "${mirror%/}/$path" 2>/dev/null || true
         done
         good "$package" "$hash" || return 1
-    done <"$1"
+    done <<END
+$(named "$1")
+END
 }
+
+# The lines of the file LOCK for this machine's architecture.
+named() { grep -E "_($machine|all)\.deb " "$1"; }
 
 unpack() {
     rm -rf "$place/root" "$place/bin"
     mkdir -p "$place/root" "$place/bin"
     while read -r file _; do
         dpkg-deb -x "$place/debs/$file" "$place/root" || return 1
-    done <"$1"
+    done <<END
+$(named "$1")
+END
 }
