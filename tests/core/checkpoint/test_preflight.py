@@ -121,6 +121,11 @@ def test_r2_unread_input_is_named() -> None:
             "another process on this machine has the number 2236",
         ),
         ("Error (criu/sk-unix.c:890): unix: Can't dump half of stream unix connection.", "outside"),
+        (
+            "Error (compel/src/lib/infect.c:281): SEIZE 12: can't read signfo: "
+            "Device or resource busy; Error: x",
+            "process 12 has content in long vector registers",
+        ),
         ("python3 (12) has a seccomp filter of its own", "has a seccomp filter of its own"),
         ("something that no one has seen", "something that no one has seen"),
     ],

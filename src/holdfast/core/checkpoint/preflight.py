@@ -206,6 +206,11 @@ _MEANINGS: Final = tuple(
             r"In-flight connection",
             "a server has not yet accepted a connection; try again when it has",
         ),
+        (  # the shim says so (checkpointer/shim.c)
+            r"SEIZE (\d+): can't read signfo: Device or resource busy",
+            r"process \1 has content in long vector registers (SVE), which CRIU does not save; try"
+            " again, or when it computes less",
+        ),
         (r"io_uring", "a program uses io_uring, which cannot be saved"),
         (
             r"Can't fork for (\d+): File exists",
