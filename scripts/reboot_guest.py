@@ -1,8 +1,9 @@
 """The half of scripts/reboot_trial.py that runs in the virtual machine.
 
-reboot_guest.py serve      answers the trial on a virtio port: a line of JSON each way
-reboot_guest.py populate   makes sessions, and notes on the disk how they must come back
-reboot_guest.py verify     after the next boot: prints what came back wrong; exit code 1 then
+reboot_guest.py serve         answers the trial on a virtio port: a line of JSON each way
+reboot_guest.py populate      makes sessions, and notes on the disk how they must come back
+reboot_guest.py verify        after the next boot: prints what came back wrong; exit code 1 then
+reboot_guest.py checkpoints   saves, restores and forks sessions of this account, without a boot
 """
 
 from __future__ import annotations
@@ -171,8 +172,83 @@ def verify(client: Any) -> int:
     return int(found.wrong > 0)
 
 
+# ---------------------------------------------------------------- without a boot
+
+# Memory, sums and a thread that waits.
+PROGRAM = """import hashlib, math, os, threading, time
+held = [os.urandom(1 << 20) for _ in range(16)]
+told = hashlib.sha256(b"".join(held)).hexdigest()
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+print("BEGUN", flush=True)
+while True:
+    total = math.fsum(math.sin(n) * math.exp(-n / 7) for n in range(5000))
+    right = hashlib.sha256(b"".join(held)).hexdigest() == told
+    with open("count", "a") as file:
+        print(total.hex(), right, file=file)
+    time.sleep(1)
+"""
+
+
+def checkpoints(client: Any) -> int:
+    found = Findings()
+    contained = ("--contained", "--gate")
+    kinds = {"gated": (*contained, "exec"), "ungated": (*contained, "input")}
+    if os.getuid() == 0:
+        kinds["plain"] = ("--plain", "--gate", "exec")
+    for name, options in kinds.items():
+        try:
+            _round_trips(client, name, options, found)
+        except HoldfastError as e:
+            found.check(False, f"{name}: {e!r}")
+    return int(found.wrong > 0)
+
+
+def _round_trips(client: Any, name: str, options: tuple[str, ...], found: Findings) -> None:
+    place = WORK / name
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "program.py").write_text(PROGRAM)
+    (place / "count").write_text("")
+    make = ["holdfast", "new", name, "-A", "--no-attach", *options, "--", "/bin/bash"]
+    until = time.monotonic() + WAIT_S
+    while subprocess.run(make, cwd=place).returncode and time.monotonic() < until:
+        pass  # the host is slow to answer
+    session = client.sessions.get(name)
+    session.wait("idle", timeout=WAIT_S)
+    session.run("X=first; sleep 4444 & python3 program.py &", timeout=WAIT_S)
+    session.wait("text:BEGUN", timeout=WAIT_S)
+
+    def goes_on(where: Any, step: str) -> None:
+        said = where.run("echo $X; jobs; (exit 3)", timeout=WAIT_S)
+        good = said.output.startswith("first") and said.output.count("Running") == 2
+        found.check(good and said.exit_code == 3, f"{name}, {step}: {said.output!r}")
+        where.run("n=$(wc -l <count); while [ $(wc -l <count) = $n ]; do sleep 1; done")
+        rows = where.run("sort count | uniq -c").output.split()
+        found.check(len(rows) == 3 and rows[2] == "True", f"{name}, {step}: goes on, {rows}")
+
+    goes_on(session, "new")
+    session.checkpoint()
+    goes_on(session, "saved")
+    session.halt()
+    session.checkpoint(stop=True)
+    session.restore(fallback=False)
+    session.resume()
+    goes_on(session, "saved in a halt, restored")
+    session.wait("idle", timeout=WAIT_S)
+    screen = session.view().lines
+    session.checkpoint(stop=True)
+    session.restore(fallback=False)
+    found.check(session.view().lines == screen, f"{name}: the screen is as before")
+    goes_on(session, "restored")
+    if "--contained" in options:
+        [branch] = session.fork().branches
+        goes_on(client.sessions.get(branch.name), "forked")
+        goes_on(session, "parent of a branch")
+    session.end()
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
         serve()
-    with holdfast.connect(start=False) as connected:
-        sys.exit({"populate": populate, "verify": verify}[sys.argv[1]](connected))
+    with holdfast.connect(start=sys.argv[1] == "checkpoints") as connected:
+        parts = {"populate": populate, "verify": verify, "checkpoints": checkpoints}
+        sys.exit(parts[sys.argv[1]](connected))
