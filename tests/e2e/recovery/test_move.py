@@ -271,6 +271,28 @@ def test_a9_a_key_is_known_where_its_lost_session_is_taken_over(two: Two) -> Non
     assert there.says(made["id"], "cat file") == "x\n"
 
 
+def test_r2_r5_a_branch_stays_and_says_why(two: Two) -> None:
+    """Its files are a layer here: elsewhere they would lack what the branch has written."""
+    here = two.here
+    shell(here, "trunk")
+    here.ok("fork", "trunk", "--json")
+    here.says("trunk-1", "echo more > only-here")
+    for words in (("move", "trunk-1", "vault"), ("checkpoint", "trunk-1", "--to", "vault")):
+        for check in ((), ("--check",)):
+            refused = here.cli(*words, *check)
+            said = refused.err + refused.out
+            assert refused.rc == 7 and "stays on this machine: it is a branch" in said, said
+    assert here.says("trunk-1", "echo $X; cat only-here") == "kept\nmore\n"
+
+
+def test_r2_a_machine_that_is_not_known_is_not_called_untrusted(two: Two) -> None:
+    refused = two.here.cli("move", "any", "nowhere")
+    assert refused.rc == 3, refused
+    shell(two.here, "any")
+    refused = two.here.cli("move", "any", "vaul")
+    assert refused.rc == 3 and "no machine 'vaul' is known here" in refused.err, refused.err
+
+
 def test_r2_a_plain_session_stays_and_says_why(two: Two) -> None:
     """Before anything stops."""
     here = two.here

@@ -156,7 +156,10 @@ TAKES_PROGRAM = ("new", "run", "service", "acp")
 # question's id.
 ALSO_ACT = ("approve", "deny", "host")
 # Commands that look for an unknown session on all known machines.
-SEARCHES = ("attach", "run", "send", "wait", "turn", "view", "read", "who", "graph", "log")
+SEARCHES = (
+    *("attach", "run", "send", "wait", "turn", "view", "read", "who", "graph", "log"),
+    *("halt", "resume", "seize", "signal"),
+)
 COMMON_HELP = {
     "json": "print JSON, errors included",
     "session": "the session: name, id, or a unique beginning of either",

@@ -24,6 +24,7 @@ from holdfast.core.checkpoint import manifest as forms
 from holdfast.core.checkpoint.copies import KEY, Copy, Need
 from holdfast.core.checkpoint.manifest import Manifest
 from holdfast.host.checkpoints.copies import Copies as CheckpointCopies
+from holdfast.host.checkpoints.dumping import plan_of
 from holdfast.host.checkpoints.objects import write_whole
 from holdfast.host.checkpoints.store import Checkpoints
 from holdfast.host.copies import arrive, errands, facts, trees
@@ -34,6 +35,7 @@ from holdfast.host.runtime.tasks import wait_out
 from holdfast.model import signing
 from holdfast.model.errors import HoldfastError, Impossible, PeerFault
 from holdfast.model.ids import is_session_id
+from holdfast.wire.spawning import MOUNT_LAYERED, Spawn
 
 if TYPE_CHECKING:
     from holdfast.home import Home
@@ -63,6 +65,7 @@ class Known(NamedTuple):
     free: int  # bytes that copies may still take there
 
 
+BRANCH: Final = "it is a branch, whose files are a layer above those of its parent"
 PLAIN: Final = "it is a plain session, whose programs use files and process numbers of this machine"
 
 
@@ -109,6 +112,12 @@ class Sending:
             raise Impossible(
                 f"{session.name} stays on this machine: {PLAIN}",
                 "contained sessions (`new --contained`) can go to other machines",
+            )
+        plan = await asyncio.to_thread(plan_of, session)
+        if plan is not None and _is_branch(plan):
+            raise Impossible(
+                f"{session.name} stays on this machine: {BRANCH}",
+                f"`holdfast keep {session.name}` puts its files into the parent, which can go",
             )
         here, needs = await self._look(session)
         said = await errands.ask(
@@ -279,3 +288,8 @@ class Packed(NamedTuple):
     errand: Json
     bytes: int
     hashes: tuple[str, ...]
+
+
+def _is_branch(plan: Spawn) -> bool:
+    mounts = plan.containment.mounts if plan.containment is not None else ()
+    return any(one.kind == MOUNT_LAYERED for one in mounts)

@@ -37,10 +37,11 @@ def listing(home: Home) -> list[Trusted]:
 
 
 def find(home: Home, word: str) -> Machine:
-    """A trusted machine by its name or key; NotAllowed with the advice if it is not trusted."""
+    """A trusted machine by its name or key; else NotFound, or NotAllowed with the advice."""
     for one in listing(home):
         if word in (one.machine.name, signing.show(one.machine.key)):
             return one.machine
+    machines.find(home, word)  # NotFound if it is not known at all
     raise NotAllowed(
         f"{word[:80]} may not keep sessions of this machine",
         f"`holdfast machines` lists machines; `holdfast machines trust {word[:80]}` allows it",
