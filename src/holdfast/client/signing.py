@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 class SigningTarget:
     """The session of an act, and the last known entry of the session's record."""
 
-    __slots__ = ("epoch", "seen", "session")
+    __slots__ = ("epoch", "name", "seen", "session")
 
-    def __init__(self, session: str, epoch: int, seen: str | None) -> None:
-        self.session, self.epoch, self.seen = session, epoch, seen
+    def __init__(self, session: str, epoch: int, seen: str | None, name: str | None = None) -> None:
+        """`name`: None if the host is older and does not tell."""
+        self.session, self.epoch, self.seen, self.name = session, epoch, seen, name
 
     def acknowledged(self, answer: Json) -> None:
         """Remember the newest record entry that the host reported, and a new incarnation."""
@@ -50,9 +51,9 @@ class Acting:
         self.targets.clear()
 
     def learn(self, name: str, target: Json) -> SigningTarget:
-        """Remember the host's description of a session: {id, epoch, seen}."""
+        """Remember the host's description of a session: {id, epoch, seen, name}."""
         known = self.targets[name] = self.targets[str(target["id"])] = SigningTarget(
-            str(target["id"]), int(target["epoch"]), target.get("seen")
+            str(target["id"]), int(target["epoch"]), target.get("seen"), target.get("name")
         )
         return known
 
@@ -67,6 +68,8 @@ class Acting:
     def sign(self, op: str, fields: Json, target: SigningTarget) -> None:
         """Make a request a signed act, which names the session by id."""
         if op in acts.KINDS:
+            if target.name is not None:
+                acts.refuse_beginning(op, str(fields["session"]), target.session, target.name)
             fields["session"] = target.session
         fields["signed"] = self._signed(
             target,

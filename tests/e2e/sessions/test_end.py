@@ -142,3 +142,16 @@ def test_a5_processes_of_another_account_are_named(user: OrdinaryUser, tmp_path:
         for pid in left(mark):
             os.kill(pid, signal.SIGKILL)
         hold("down")
+
+
+def test_s7_what_cannot_be_undone_takes_whole_names(hf: Installation) -> None:
+    """The name of a branch begins with that of its parent, which may be gone."""
+    made = hf.new("whole-1")
+    for command in ("end", "keep", "discard"):
+        refused = hf.cli(command, "whole")
+        assert refused.rc == 3 and "did you mean whole-1?" in refused.err, (command, refused)
+    assert hf.ok("view", "whole").rc == 0
+    hf.ok("end", made["id"][:6])
+    refused = hf.cli("forget", "whole")
+    assert refused.rc == 3 and "did you mean whole-1?" in refused.err
+    hf.ok("forget", "whole-1")

@@ -334,8 +334,12 @@ class Resolved:
 
 @message
 class ActTarget:
-    """The facts that an act is signed for: id, incarnation and last entry of the record."""
+    """The facts that an act is signed for: id, incarnation and last entry of the record.
+
+    `name`: of the session; empty for the machine.
+    """
 
     id: str
     epoch: int
     seen: str | None
+    name: str

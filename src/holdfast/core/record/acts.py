@@ -56,7 +56,7 @@ from __future__ import annotations
 
 from holdfast.core.contract.table import MACHINE, OPERATIONS
 from holdfast.model import canonical
-from holdfast.model.errors import Usage
+from holdfast.model.errors import NotFound, Usage
 from holdfast.model.printable import printable
 
 TYPE_CHECKING = False
@@ -71,6 +71,9 @@ except ImportError:
 
 KINDS: Final = {one.name: one.kind for one in OPERATIONS.values() if one.place == "session"}
 ON_MACHINE: Final = {one.name: one.kind for one in OPERATIONS.values() if one.place == MACHINE}
+# Acts that cannot be undone: for them the name of a session counts only as a whole. The name of a
+# branch begins with that of its parent, which may be gone.
+WHOLE_NAMES: Final = frozenset(("end", "forget", "keep", "discard"))
 # Kinds of acts that a keeper applies. The keeper remembers the numbers, also if the host crashes.
 BY_KEEPER: Final = frozenset(("command", "line", "paste"))
 # `op`, `seq`, `signed` and `hold` describe the request, not the act. `once` is in the statement.
@@ -98,6 +101,15 @@ def changes(op: str, fields: Mapping[str, object]) -> bool:
     if OPERATIONS[op].harmless:
         return False
     return is_act(op, fields) or not OPERATIONS[op].act
+
+
+def refuse_beginning(op: str, word: str, session: str, name: str) -> None:
+    """Refuse an act that cannot be undone if the word is only the beginning of the name."""
+    if op in WHOLE_NAMES and word != name and not session.startswith(word):
+        raise NotFound(
+            f"no session {word[:80]!a}; did you mean {name}?",
+            f"`{op}` cannot be undone, so it takes whole names only",
+        )
 
 
 def place(op: str, fields: Mapping[str, object]) -> str:

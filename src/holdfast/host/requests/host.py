@@ -209,12 +209,14 @@ class Host:
         """The facts that an act on that session, or on the machine, is signed for."""
         engine = self.engine
         if name == MACHINE:
-            return ActTarget(id=name, epoch=engine.door.here.epoch, seen=engine.journal.seen(name))
+            epoch = engine.door.here.epoch
+            return ActTarget(id=name, epoch=epoch, seen=engine.journal.seen(name), name="")
         found = engine.find_any(name)
         if not engine.authority.rights_of(conn.key, found.id, time.time()):
             self.require(conn, "observe", found.id)
         epoch = found.epoch if isinstance(found, SessionRow) else found.record.epoch
-        return ActTarget(id=found.id, epoch=epoch, seen=engine.journal.seen(found.id))
+        seen = engine.journal.seen(found.id)
+        return ActTarget(id=found.id, epoch=epoch, seen=seen, name=found.name)
 
 
 def warn(rights: Rights, viewer: Viewer, now: float) -> float:

@@ -166,7 +166,10 @@ async def handle(
     request: Any = decode(operation.request, name, body)
     word = getattr(request, "session", None)
     if isinstance(word, str) and word:
-        request = replace(request, session=host.meant(conn, word))
+        found = host.meant(conn, word)
+        if found != word:
+            acts.refuse_beginning(name, word, found, host.engine.find_any(found).name)
+        request = replace(request, session=found)
     named = getattr(request, "session", None) if operation.right or operation.act else None
     session = _session(host, operation, request, named) if named is not None else None
     about = session.id if session is not None else None

@@ -93,7 +93,7 @@ class ScriptedHost:
     # ------------------------------------------------------------ answers of this host
 
     def place(self) -> Json:
-        return encode(ActTarget(id=SESSION, epoch=EPOCH, seen=self.seen))
+        return encode(ActTarget(id=SESSION, epoch=EPOCH, seen=self.seen, name=NAME))
 
     def summary(self) -> Json:
         return encode(
