@@ -207,7 +207,7 @@ def test_r9_the_right_to_manage_is_needed(hf: Installation) -> None:
     with pytest.raises(HoldfastError):
         hf.ask("drain", notice=0)
     refused = hf.cli("drain", "--to", "elsewhere")
-    assert refused.rc == 4 and "machines trust elsewhere" in refused.err
+    assert refused.rc == 3 and "no machine 'elsewhere' is known here" in refused.err
     assert "no drain is under way" in hf.cli("drain", "--cancel").err, "nothing has begun"
 
 

@@ -25,6 +25,7 @@ def test_r9_a_drain_waits_for_the_end_of_one_that_was_cancelled() -> None:
 
         engine: Any = SimpleNamespace(
             sessions={},
+            ended={},
             unreachable={},
             adoptions=SimpleNamespace(all=go_on.wait),
             events=SimpleNamespace(note=lambda *facts: None),
@@ -53,8 +54,9 @@ class Machine:
 
     def __init__(self, *names: str) -> None:
         self.sessions = {name: self.session(name) for name in names}
-        self.busy = set[str]()
+        self.busy, self.ended = set[str](), dict[str, Any]()
         engine: Any = SimpleNamespace(
+            ended=self.ended,
             sessions=self.sessions,
             unreachable={},
             adoptions=SimpleNamespace(all=self.adopted),
@@ -108,6 +110,25 @@ def test_r9_a_session_that_is_at_neither_place_is_named(
     found = machine.drain(monkeypatch, "vault")
     assert found["good"].saved and found["good"].machine == "vault"
     assert not found["lost"].saved and str(error) in found["lost"].why
+
+
+def test_r9_a_drain_to_a_machine_names_sessions_that_stay_on_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def mover(session: Any, to: str) -> str:
+        del machine.sessions[session.id]
+        return to
+
+    machine = Machine("good")
+    machine.draining.mover = mover
+    for name, state in (("before", "checkpointed"), ("over", "ended")):
+        machine.ended[name] = SimpleNamespace(id=name, name=name, state=state)
+    found = machine.drain(monkeypatch, "vault")
+    assert {*found} == {"good", "before"} and not found["before"].saved
+    assert "holdfast move before vault" in str(found["before"].then)
+    machine = Machine()
+    machine.ended["before"] = SimpleNamespace(id="before", name="before", state="checkpointed")
+    assert machine.drain(monkeypatch, "") == {}, "they are saved on this machine"
 
 
 def test_r9_a_session_that_began_while_others_were_saved_is_named(

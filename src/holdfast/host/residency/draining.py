@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.host.checkpoints.incarnations import Incarnations
     from holdfast.host.lifecycle.adoption import Adoptions
     from holdfast.host.storage.events import Events
+    from holdfast.host.storage.store import SessionRow
 
 PARALLEL_MAX: Final = 4
 PARALLEL_MIN: Final = 2
@@ -50,6 +51,11 @@ LEFT: Final = (
     "it comes back without its memory: directory, variables and output (docs/reference/recovery.md)"
 )
 MOVING: Final = "it goes on there, or comes back here (docs/reference/moving.md)"
+ON_DISK: Final = "it is on the disk of this machine, where a drain leaves it"
+THEN_MOVE: Final = (
+    "to take it along: `holdfast drain --cancel`, `holdfast restore {name}`, then "
+    "`holdfast move {name} {to}`"
+)
 BUSY_S: Final = 0.1  # between two looks at a session that is being saved already
 BEGAN: Final = "it began after the drain"
 MACHINE: Final = ""  # the session of an event of the machine
@@ -69,6 +75,9 @@ class Engine(Protocol):
 
     @property
     def incarnations(self) -> Incarnations: ...
+
+    @property
+    def ended(self) -> Mapping[str, SessionRow]: ...
 
     @property
     def sessions(self) -> Mapping[str, Session]: ...
@@ -141,6 +150,8 @@ class Draining:
                 new = session.id not in self._names and self.state
                 if new and not session.ending:
                     self._result(session.id, session.name, BEGAN)
+            if to:
+                self._left_on_disk(to)
             found = tuple(sorted(self._found.values(), key=lambda one: one.name))
             done = True
         finally:
@@ -291,6 +302,15 @@ class Draining:
 
     def _result(self, id: str, name: str, why: str) -> None:
         self._found[id] = DrainedSession(id=id, name=name, saved=False, why=why, then=LEFT)
+
+    def _left_on_disk(self, to: str) -> None:
+        """Name the sessions that were saved before: the machine may not come back."""
+        for row in self._engine.ended.values():
+            if row.state == "checkpointed" and row.id not in self._found:
+                then = THEN_MOVE.format(name=row.name, to=to)
+                self._found[row.id] = DrainedSession(
+                    id=row.id, name=row.name, saved=False, why=ON_DISK, then=then
+                )
 
     def _tell(self, name: str, **facts: Any) -> None:
         for session in self._engine.sessions.values():
