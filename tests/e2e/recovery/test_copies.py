@@ -62,7 +62,7 @@ def test_r2_a_second_copy_sends_what_has_changed(two: Two) -> None:
 def test_a5_a_machine_needs_the_operators_trust(two: Two) -> None:
     shell(two.there, "stays")
     refused = two.there.cli("checkpoint", "stays", "--to", "desk")
-    assert refused.rc == 4 and "machines trust desk" in refused.err
+    assert refused.rc == 3 and "no machine 'desk' is known here" in refused.err
     assert two.there.ok("checkpoint", "stays", "--list", "--json").json == []
     known = two.there.ok("operator", "ls", "--json").json
     [courier] = [one for one in known if one["name"] == "desk"]

@@ -12,6 +12,7 @@ from holdfast.host.copies import asking, errands
 from holdfast.host.copies.asking import Asking
 from holdfast.host.copies.copies import Copies
 from holdfast.host.runtime.progress import Progress
+from holdfast.host.runtime.tasks import Tasks
 from holdfast.host.storage import store
 from holdfast.model.errors import HoldfastError, Unavailable
 
@@ -25,7 +26,9 @@ class World:
         self.away: dict[str, Any] = {key: {"epoch": 5, "machine": key} for key in said}
         made: Any = Copies
         self.copies = made.__new__(Copies)
-        engine: Any = SimpleNamespace(ended={}, sessions={ID: 1}, unreachable={})
+        engine: Any = SimpleNamespace(
+            ended={}, sessions={ID: 1}, unreachable={}, tasks=Tasks("a test")
+        )
         self.copies._engine = engine
         sending: Any = SimpleNamespace(
             away=lambda session: self.away, noted=lambda session, name: None
@@ -244,3 +247,24 @@ def test_r3_notes_are_read_in_a_thread_and_only_for_a_round(
     later = 1004.0 + asking.ASK_AGAIN_S + 1
     assert rounds == [1000.0, 1001.0, 1004.0, later, later + asking.ASK_AGAIN_S + 1]
     assert world.asked == ["vault"] * 5
+
+
+def test_r3_a_session_that_does_not_end_holds_no_other_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        world = World(monkeypatch, {"vault": 9})
+        world.copies._engine.sessions = dict.fromkeys(["hangs", ID])
+        filed = list[str]()
+
+        async def gone(session: str, *arguments: Any) -> None:
+            filed.append(session)
+            if session == "hangs":
+                await asyncio.get_running_loop().create_future()
+
+        monkeypatch.setattr(world.copies, "gone", gone)
+        monkeypatch.setattr(asking, "FILED_S", 0.01)
+        async with asyncio.timeout(30):
+            for _ in range(2):
+                assert await world.copies.asking.about(["hangs", ID]) == {"hangs", ID}
+        assert filed == ["hangs", ID, ID], "a filing under way is not begun again"
+
+    asyncio.run(run())

@@ -30,6 +30,7 @@ ASK_AGAIN_S: Final = 10.0
 AGED: Final = 0.1  # of the time since a session ended: the pause between two questions about it
 SELDOM_S: Final = 300.0  # the longest pause
 ASKED_AT_ONCE: Final = 8  # machines; each is a process
+FILED_S: Final = 20.0  # for a session here to end: one that hangs does not hold the others up
 LOOK_S: Final = 1.0  # between two looks at the lines to the relays
 
 
@@ -38,7 +39,7 @@ class Asking:
         self._engine, self._sending, self._files = engine, sending, files
         self.heard = set[str]()  # sessions about which every machine has answered this host
         self._asked = dict[str, float]()  # when the last round asked about a session
-        self._filing: dict[str, asyncio.Lock] = {}
+        self._filing: dict[str, asyncio.Task[None]] = {}
 
     async def watch(self) -> None:
         """Ask at the start, after a loss of the relay, and later."""
@@ -119,7 +120,14 @@ class Asking:
         return found
 
     async def _file(self, session: str, machine: Machine, key: str, epoch: int) -> None:
-        async with self._filing.setdefault(session, asyncio.Lock()):
-            if not self._went(session):  # another question has found it meanwhile
-                with contextlib.suppress(HoldfastError, TimeoutError):
-                    await self._files.gone(session, machine.name, key, epoch)
+        """File a session that went there. Questions at the same time share the work."""
+        task = self._filing.get(session)
+        if (task is None or task.done()) and not self._went(session):
+            filing = self._filed(session, machine, key, epoch)
+            task = self._filing[session] = self._engine.tasks.spawn(filing)
+        if task is not None:
+            await asyncio.wait({task}, timeout=FILED_S)
+
+    async def _filed(self, session: str, machine: Machine, key: str, epoch: int) -> None:
+        with contextlib.suppress(HoldfastError, TimeoutError):
+            await self._files.gone(session, machine.name, key, epoch)
