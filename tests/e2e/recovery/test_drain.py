@@ -23,7 +23,7 @@ from holdfast.client.link import Link
 from holdfast.core import systemd_units as units
 from holdfast.model import durations
 from holdfast.model.errors import HoldfastError
-from tests.support.installation import Installation, Terminal, eventually, installation
+from tests.support.installation import DEADLINE_S, Installation, Terminal, eventually, installation
 from tests.support.keeper import gone
 from tests.support.recovery.checkpoint import criu, unsavable
 
@@ -144,7 +144,7 @@ def test_r9_a_cancelled_drain_leaves_the_rest_running(hf: Installation) -> None:
             hf.quick("drain", "--cancel")
 
     try:
-        found = link.request("drain", on_event=cancel, notice=100)
+        found = link.request("drain", wait_s=DEADLINE_S, on_event=cancel, notice=100)
     finally:
         link.close()
     assert found["saved"] >= 1 and not found["draining"]

@@ -522,10 +522,7 @@ class Incarnations:
         )
 
     async def _gone(self, row: SessionRow) -> None:
-        """Wait until the keeper of the last incarnation is gone: it removes its socket.
-
-        A keeper that stays is of a restore that seemed to fail: adopt it.
-        """
+        """Wait until the last keeper is gone. One that stays is of a restore that seemed to fail."""
         path = f"{self._engine.home.run}/{row.id}{KEEPER_SUFFIX}"
         loop = asyncio.get_running_loop()
         until = loop.time() + GONE_S
