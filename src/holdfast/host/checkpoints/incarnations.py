@@ -522,7 +522,7 @@ class Incarnations:
         )
 
     async def _gone(self, row: SessionRow) -> None:
-        """Wait until the last keeper is gone. One that stays is of a restore that seemed to fail."""
+        """Wait until the last keeper is gone, or adopt it: a restore only seemed to fail."""
         path = f"{self._engine.home.run}/{row.id}{KEEPER_SUFFIX}"
         loop = asyncio.get_running_loop()
         until = loop.time() + GONE_S
