@@ -176,7 +176,7 @@ def test_without_followers_there_are_no_looks(hf: Installation) -> None:
 
     def at_rest() -> bool:
         before = switches(keeper)
-        select.select([], [], [], 0.5)
+        select.select([], [], [], 1.5)  # the screen is kept after a second without output
         return switches(keeper) == before
 
     eventually(at_rest, "the keeper to be at rest")

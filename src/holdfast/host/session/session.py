@@ -451,7 +451,7 @@ class Session:
         finally:
             self._states.pop(tag, None)
 
-    async def marks_seen(self, within_s: float | None = None) -> wire.State:
+    async def marks_seen(self, within_s: float | None = TERMINAL_S) -> wire.State:
         """As `terminal`, after all output up to this moment was searched for marks."""
         state = await self.terminal(within_s)
         self.look_at_ring()
