@@ -26,7 +26,7 @@ from holdfast.wire.keeper import nursery_command
 from tests.support.installation import Installation, Terminal, eventually, installation
 from tests.support.keeper import gone, hf_root
 from tests.support.ordinary_user import cases, passes_as_ordinary_user
-from tests.support.recovery.checkpoint import criu, unsavable
+from tests.support.recovery.checkpoint import criu, unsavable, without_new_keepers
 
 ROOT = os.getuid() == 0
 PYTHON = "/usr/bin/python3"
@@ -701,18 +701,6 @@ def test_r2_a_restore_is_completed_if_the_client_leaves(hf: Installation) -> Non
 
     eventually(lambda: comes_back() or None, "the session with its memory")
     assert len([one for one in hf.ls() if one["id"] == made["id"]]) == 1
-
-
-@contextlib.contextmanager
-def without_new_keepers(hf: Installation) -> Iterator[None]:
-    """The nursery stands still, so that a restore that begins cannot end."""
-    nursery = hf.peer("nursery.sock")
-    assert nursery is not None
-    os.kill(nursery, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(nursery, signal.SIGCONT)
 
 
 def test_r2_s8_s9_clients_see_a_restore_and_wait_for_it(hf: Installation) -> None:

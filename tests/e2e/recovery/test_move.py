@@ -19,7 +19,7 @@ import pytest
 from tests.support.installation import DEADLINE_S, eventually
 from tests.support.ordinary_user import needs
 from tests.support.recovery import zoo
-from tests.support.recovery.checkpoint import criu
+from tests.support.recovery.checkpoint import criu, without_new_keepers
 from tests.support.recovery.two_machines import Machine, Two, pair, two_machines
 
 
@@ -157,18 +157,6 @@ def third_home(two: Two, env: dict[str, str]) -> Iterator[None]:
         two.here.ok("down", env=env)
 
 
-@contextlib.contextmanager
-def without_new_keepers(machine: Machine) -> Iterator[None]:
-    """The nursery stands still, so that a restore that begins there cannot end."""
-    nursery = machine.peer("nursery.sock")
-    assert nursery is not None
-    os.kill(nursery, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(nursery, signal.SIGCONT)
-
-
 def test_r2_s9_clients_see_a_move_and_follow(two: Two) -> None:
     here, there = two.here, two.there
     made = shell(here, "sees")
@@ -283,6 +271,16 @@ def test_r2_r5_a_branch_stays_and_says_why(two: Two) -> None:
             said = refused.err + refused.out
             assert refused.rc == 7 and "stays on this machine: it is a branch" in said, said
     assert here.says("trunk-1", "echo $X; cat only-here") == "kept\nmore\n"
+
+
+def test_a4_a_session_that_moved_can_be_halted_from_its_old_machine(two: Two) -> None:
+    here, there = two.here, two.there
+    shell(here, "stopped")
+    here.ok("move", "stopped", "vault")
+    here.ok("halt", "stopped")
+    assert there.get("stopped")["state"] == "halted"
+    here.ok("resume", "stopped")
+    assert there.says("stopped", "echo $X") == "kept\n"
 
 
 def test_r2_a_machine_that_is_not_known_is_not_called_untrusted(two: Two) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from holdfast.host.runtime.criu import VARIABLE, find
 from holdfast.model.errors import Impossible
 from holdfast.wire import checkpointing as wire
 from holdfast.wire.spawning import MOUNT_MEMORY, MOUNT_WRITE, Containment
+from tests.support.installation import Installation
 from tests.support.keeper import hf_root, until
 
 COPIED_MAX = 1 << 20
@@ -130,3 +132,15 @@ def targets(containment: Containment | None, kind: int) -> tuple[str, ...]:
     if containment is None:
         return ()
     return tuple(os.fsdecode(m.target) for m in containment.mounts if m.kind == kind)
+
+
+@contextlib.contextmanager
+def without_new_keepers(hf: Installation) -> Iterator[None]:
+    """The nursery stands still, so that a restore that begins cannot end."""
+    nursery = hf.peer("nursery.sock")
+    assert nursery is not None
+    os.kill(nursery, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(nursery, signal.SIGCONT)
