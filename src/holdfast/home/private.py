@@ -84,7 +84,7 @@ def write(path: str, data: bytes) -> None:
         ) from e
 
 
-def sync_directory(path: str) -> None:
+def sync_directory(path: str | os.PathLike[str]) -> None:
     """Make the names in a directory durable: without this, a power cut can undo a rename."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -26,6 +26,7 @@ from holdfast.core.branch import keeping
 from holdfast.core.branch.attributes import Attributes
 from holdfast.core.branch.changes import FILE, Entry, parents
 from holdfast.core.branch.keeping import REMOVE, Conflict, Plan
+from holdfast.home import private
 from holdfast.host.branches import hard_links
 from holdfast.host.branches.difference import (
     Layers,
@@ -35,7 +36,7 @@ from holdfast.host.branches.difference import (
     same_content,
 )
 from holdfast.host.branches.snapshot import copy_content
-from holdfast.host.branches.store import FILES, Fork, Forks, sync
+from holdfast.host.branches.store import FILES, Fork, Forks
 from holdfast.host.branches.walk import open_file, scan
 from holdfast.host.lifecycle.contained import removal
 from holdfast.model.errors import Impossible, Refused
@@ -176,11 +177,11 @@ def stage(forks: Forks, fork: Fork, session: str, decided: Decided) -> None:
         work = [*_staged(place, decided)]
         data = {"format": FORMAT, "branch": session, "steps": [asdict(one) for one in work]}
         _write(place / f"{LIST}.new", json.dumps(data).encode())
-        sync(place)
+        private.sync_directory(place)
         probe("host.keep.staged")
         os.replace(place / f"{LIST}.new", place / LIST)
-        sync(place)
-        sync(place.parent)
+        private.sync_directory(place)
+        private.sync_directory(place.parent)
     except OSError as e:
         removal.remove(str(place))
         raise Impossible(f"nothing was written: {e.strerror or e}", "free disk space") from e

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.home import private
 from holdfast.host.lifecycle.contained import removal
 from holdfast.model.errors import NotFound
 
@@ -184,7 +185,7 @@ class Forks:
                 f.flush()
                 os.fsync(fd)
             os.replace(fresh, place / NAME)
-            sync(place)
+            private.sync_directory(place)
 
     def commit(self, fork: Fork) -> None:
         """All branches run."""
@@ -231,11 +232,3 @@ class Forks:
             for tree in other.trees
             for path in tree.below
         )
-
-
-def sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
