@@ -213,8 +213,8 @@ def _state(pid: int) -> str:
 def _await_stops(stopped: list[int]) -> None:
     """Wait until processes that were stopped before are stopped again, or have ended.
 
-    CRIU wakes them for a moment when it lets them go. A halt would take them for running ones, and
-    the resume would continue them.
+    When CRIU releases a stopped process, the process runs for a moment. A halt in that moment would
+    take it for a running one, and the resume would continue it.
     """
     deadline = time.monotonic() + _STOP_WAIT_S
     while any(_state(pid) not in "TZX" for pid in stopped) and time.monotonic() < deadline:

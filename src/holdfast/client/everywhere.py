@@ -88,7 +88,6 @@ def best(answers: dict[str, Json], here: Json) -> tuple[str, Json] | None:
     A machine that has the session is better than one that leads elsewhere; then the later
     incarnation counts. An odd answer does not.
     """
-
     ranks = dict[str, tuple[bool, bool, int]]()
     for name, answer in answers.items():
         with contextlib.suppress(*ODD):  # another machine may say anything
