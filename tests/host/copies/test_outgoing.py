@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -10,12 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import home as homes
 from holdfast.core.checkpoint import copies
+from holdfast.home import machines
+from holdfast.home.machines import Way
 from holdfast.host.copies import outgoing, trusted
 from holdfast.host.copies.outgoing import Outgoing
 from holdfast.host.copies.sending import AGAIN, EVERY
 from holdfast.host.runtime.progress import Progress
-from holdfast.model.errors import HoldfastError, NotAllowed, Refused, Unavailable
+from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, Refused, Unavailable
 
 ID: Final = "0123456789ab"
 MACHINE: Any = SimpleNamespace(name="vault", key=bytes(32))
@@ -248,3 +252,18 @@ def test_r2_a_caller_gives_the_sending_up_and_keeps_the_checkpoint(
         return
     _, sent = asyncio.run(work)
     assert isinstance(sent, Refused) and world.told == ["session.copy_failed"]
+
+
+def test_a5_a_machine_is_unknown_known_or_trusted(tmp_path: Path) -> None:
+    home = homes.resolve({"HOLDFAST_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)})
+    homes.prepare(home)
+    way = Way("ws://relay.example", bytes(16), b"p" * 32)
+    box = machines.Machine("box", b"k" * 32, b"s" * 32, "ann", 1, (way,))
+    with pytest.raises(NotFound, match="no machine 'box' is known here"):
+        trusted.find(home, "box")
+    machines.keep(home, box)
+    with pytest.raises(NotAllowed, match="may not keep sessions") as refused:
+        trusted.find(home, "box")
+    assert "machines trust box" in refused.value.recover
+    trusted.keep(home, box, "ann", 1.0)
+    assert trusted.find(home, "box") == box
